@@ -133,6 +133,12 @@ class Called(NamedTuple):
         assert self.code == 0, self.err
         return self.out
 
+    @property
+    def refused(self) -> str:
+        """What is said of a call that was refused."""
+        assert self.code == 2, self.err
+        return self.err
+
 
 Call = Callable[..., Called]
 Hide = Callable[[str], None]
@@ -226,6 +232,9 @@ def start_ray(**resources: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _alike() -> None:
-    """Each test begins with one thread and the same PyTorch generator: the same bits in any order of the tests."""
+    """Each test begins with one thread, the same PyTorch generator and no warning said: the same in any order."""
+    from fedray.common.errors import warn_once
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    warn_once.cache_clear()

@@ -35,7 +35,5 @@ def choose_cover() -> list[str]:
 
 
 COVER = choose_cover()
-METHODS: list[Any] = [
-    pytest.param(name, marks=() if name in COVER else pytest.mark.slow) for name in sorted(ALGORITHMS)
-]
+METHODS: list[Any] = [pytest.param(one, marks=() if one in COVER else pytest.mark.slow) for one in sorted(ALGORITHMS)]
 """For `pytest.mark.parametrize`; `make test-slow` runs them all."""

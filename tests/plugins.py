@@ -28,11 +28,8 @@ class _DiesOnce:
 
 def dying(kind: type[Algorithm]) -> type[Algorithm]:
     """The algorithm, with the death above built in and the option `marker` added."""
-    return type(
-        f"Dying{kind.__name__}",
-        (_DiesOnce, kind),
-        {"__annotations__": {"marker": str}, "marker": "", "__module__": __name__},
-    )
+    members = {"__annotations__": {"marker": str}, "marker": "", "__module__": __name__}
+    return type(f"Dying{kind.__name__}", (_DiesOnce, kind), members)
 
 
 globals().update({f"dying_{name}": dying(kind) for name, kind in ALGORITHMS.items()})

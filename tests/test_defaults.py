@@ -45,10 +45,8 @@ SECTIONS: dict[str, type[Checked]] = {
 
 def present() -> dict[str, Any]:
     """Return the defaults of the code, as the file holds them."""
-    sections = {
-        name: {"revision": sum_revisions(kind), **list_default_entries(kind)} for name, kind in SECTIONS.items()
-    }
-    return {"numerics": config.NUMERICS, **sections}
+    found = {name: {"revision": sum_revisions(kind), **list_default_entries(kind)} for name, kind in SECTIONS.items()}
+    return {"numerics": config.NUMERICS, **found}
 
 
 def refuse_silent_changes(held: dict[str, Any], found: dict[str, Any]) -> None:

@@ -115,8 +115,7 @@ INLINE = {"runtime.backend": "inline"}
 
 
 def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
-    """Yield the dotted keys that identify a cell; options of a single method, model, partition or data set are not
-    keys of every run."""
+    """Yield the dotted keys that identify a cell, without options of a single method, model, partition or data set."""
     for name, field in section.model_fields.items():
         key, kinds = f"{path}{field.alias or name}", (field.annotation, *_list_optional(field.annotation))
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Checked)), None)

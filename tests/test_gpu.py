@@ -41,21 +41,9 @@ def shared(count: int) -> dict[str, Any]:
 
 def sections(algorithm: Any = "fedavg", **other: Any) -> dict[str, Any]:
     """Two rounds of four of eight clients, by default on colour images with a network of convolutions."""
-    whole = {
-        "clients": (8, 4),
-        "model": {"name": "lenet"},
-        "partition": 0.5,
-        "data": IMAGES,
-        "training": {
-            "rounds": 2,
-            "local_epochs": 1,
-            "batch_size": 20,
-            "lr": 0.01,
-            "momentum": small.momentum(algorithm),
-        },
-        "runtime": ON_GPU,
-    }
-    return small.sections(algorithm, **whole | other)
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 20, "lr": 0.01, "momentum": small.momentum(algorithm)}
+    whole = {"clients": (8, 4), "model": {"name": "lenet"}, "partition": 0.5, "data": IMAGES, "training": training}
+    return small.sections(algorithm, **whole | {"runtime": ON_GPU} | other)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +107,7 @@ def test_recordings_and_lanes_change_no_bit(name: str, one_gpu: None, monkeypatc
 
 @pytest.mark.parametrize("model", [NOISY, "char_lstm", "resnet18"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_models_with_statistics_and_draws_in_lanes(
-    model: str, precision: str, one_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_norms_and_draws_in_lanes(model: str, precision: str, one_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     training = sections()["training"] | {"precision": precision, "local_epochs": 3}
     data = LETTERS if model == "char_lstm" else IMAGES
     for algorithm in ("fedsam", "ditto"):  # two gradients a step; a second model
@@ -131,11 +117,8 @@ def test_models_with_statistics_and_draws_in_lanes(
         assert hash_in_lanes(5, **options) == eager
 
 
-def test_a_model_that_waits_for_the_gpu_stays_eager(
-    one_gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And a model with dropout is recorded after it, in the same process."""
-    warn_once.cache_clear()
+def test_waiting_stays_eager(one_gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that waits for the GPU; one with dropout is recorded after it, in the same process."""
     assert hash_in_lanes(2, model={"name": WAITING}) == hash_eagerly(monkeypatch, model={"name": WAITING})
     assert "runs without a CUDA graph" in caplog.text
     warn_once.cache_clear()
@@ -187,13 +170,8 @@ def test_a_killed_actor_changes_nothing(one_gpu: None, tmp_path: Path) -> None:
 def test_too_little_memory_is_said_in_one_line(one_gpu: None) -> None:
     """A hundredth of the GPU, less than a ResNet-50 with its optimiser's vectors and a batch of 400 takes."""
     training = {"rounds": 1, "local_epochs": 1, "batch_size": 400}
-    big = sections(
-        model={"name": "resnet50"},
-        clients=(1, 1),
-        partition="iid",
-        training=training,
-        runtime={"actors": 1, "gpus_per_actor": 0.01, "device": "cuda"},
-    )
+    runtime = {"actors": 1, "gpus_per_actor": 0.01, "device": "cuda"}
+    big = sections(model={"name": "resnet50"}, clients=(1, 1), partition="iid", training=training, runtime=runtime)
     with pytest.raises(UserError, match=r"out of memory: .*lower training\.batch_size") as found:
         fedray.simulate(big)
     assert "\n" not in str(found.value)

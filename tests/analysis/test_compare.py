@@ -251,8 +251,7 @@ def test_a_sweep_in_another_setting_or_with_other_seeds_is_refused(store: Tracke
 @pytest.mark.parametrize(("metric", "means"), [("slowdown", [1, 0.35]), ("speedup", [1, 3.5])])
 def test_ratios_of_rounds_are_taken_seed_by_seed(store: Tracker, metric: str, means: list[float]) -> None:
     """To 80 %: fedavg in rounds 2, 5 and 3; fedsam in 1, 1 and never. Slowdowns 1/2 and 1/5, mean 0.35; speed-ups 2 and
-    5, mean 3.5. The ratio of the means would be 1/3.5. At α = 0.1 fedavg never gets there, so fedsam's 1 round has
-    nothing to be compared with."""
+    5, mean 3.5. The ratio of the means would be 1/3.5. At α = 0.1 fedavg never gets there: fedsam's 1 is alone."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1, 2)]
     cells += [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)]
     curves = [(70, 80), (1, 2, 3, 4, 80), (1, 2, 80), (80,), (81,), (1, 2, 3), (1, 2), (80,)]

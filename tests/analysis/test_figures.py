@@ -136,8 +136,7 @@ def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> Non
 
 def test_two_metrics_with_client_deviation(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
-    The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at
-    all."""
+    The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
     write(store, cells, logged)

@@ -18,7 +18,7 @@ from fedray.analysis.tables.formats import TEX, escape_tex, to_latex, to_markdow
 from fedray.analysis.tables.published import PublishedNumber
 from fedray.analysis.tables.result_table import Entry, ResultTable
 from fedray.cells.metric import Metric
-from fedray.common.errors import escape, warn_once
+from fedray.common.errors import escape
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -69,8 +69,7 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
 
 
 def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches. More columns than rows could be
-    rows."""
+    """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches. Columns, if more, can be rows."""
     row, column = "r" * 60, "c" * 60
     to_latex(ResultTable("t", [row], [column], {(row, column): Entry(1.0, None, 1, {})}, {}, []))
     said = "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns"
@@ -121,7 +120,6 @@ def test_latex_prints_every_name_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("sign", ["中", "½"])
 def test_a_character_without_a_command_is_named(sign: str, caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
     assert escape_tex(f"a{sign}{sign}") == f"a{sign}{sign}"
     assert caplog.text.count(f"LaTeX: {sign} (U+{ord(sign):04X}, {unicodedata.name(sign)}) has no command here") == 1
 

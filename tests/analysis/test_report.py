@@ -85,8 +85,7 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(paged: tuple[Sw
     missing = text[text.index('id="missing"') : text.index('<h2 id="results">')]
     assert re.findall(r"<li>(\w+: \S+)", missing) == ["diverged: fedsam-0.1-0.1-0:", "missing: fedsam-0.1-0.1-1"]
     assert ": why (" in missing
-    # seeds 0 and 1 of fedavg at α = 0.5, last fifth of 10 rounds: means of (60, 70) and (61, 71), so 65.5 ± 0.71;
-    # the last rounds: 70.5
+    # seeds 0 and 1 of fedavg at α = 0.5, last fifth of 10 rounds: means of (60, 70), (61, 71): 65.5 ± 0.71; last: 70.5
     assert "<u>65.50 ± 0.71</u>" in text
     assert "<u>70.50 ± 0.71</u>" in text
     assert "- (1 diverged, 1 missing)" in text

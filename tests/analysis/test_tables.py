@@ -94,8 +94,7 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], [70])
     store.supersede([one["hash"]])
-    parent = store.open_sweep(sheet("sweep", [one]))
-    write_run(store, one, history(75), parent=parent, again=False)
+    write_run(store, one, history(75), parent=store.open_sweep(sheet("sweep", [one])), again=False)
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]
     assert (entry.mean, entry.seeds) == (75, 1)
 
@@ -120,8 +119,7 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_methods_in_columns_are_ranked_within_rows(store: Tracker) -> None:
     """fedsam is the better method in both settings; a setting is never the best. One setting has a second seed."""
-    settings = ((0.5, 0), (0.1, 0), (0.1, 1))
-    cells = [cell(a, alpha, seed) for alpha, seed in settings for a in (FEDAVG, SMALL)]
+    cells = [cell(a, alpha, seed) for alpha, seed in ((0.5, 0), (0.1, 0), (0.1, 1)) for a in (FEDAVG, SMALL)]
     write(store, cells, [80, 90, 50, 60, 52, 62])
     across = build(collect("sweep"), rows="partition", columns="algorithm")
     best = {key for key, rank in across.ranks.items() if rank == 1}
@@ -577,8 +575,7 @@ def test_settings_of_two_sweeps_that_have_no_value_in_common_are_columns(store: 
     apart = build(collect("sweep", "longer"), reference="fedavg")
     assert (apart.columns, apart.ranks) == (["dirichlet α=0.5 rounds=4", "dirichlet α=0.5 rounds=6"], {})
     assert apart.entries["fedsam", "dirichlet α=0.5 rounds=6"].change is None
-    both = build(collect("sweep", "both"), reference="fedavg")
-    assert both.entries["fedsam", "dirichlet α=0.5 rounds=4"].change == 5
+    assert build(collect("sweep", "both"), reference="fedavg").entries["fedsam", "dirichlet α=0.5 rounds=4"].change == 5
 
 
 def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, call: Call) -> None:

@@ -70,9 +70,8 @@ def check(case: Case, here: Path, code: object, err: str, before: set[str]) -> N
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake(name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told in one line and leaves nothing."""
     case = CASES[name]
     for key, value in case.environment.items():
         monkeypatch.setenv(key, value)

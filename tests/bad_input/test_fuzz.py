@@ -37,9 +37,7 @@ NUMBERS = st.none() | st.booleans() | st.integers(-3, 300) | st.integers() | st.
 TEXTS = st.text(max_size=8) | st.sampled_from(ODD) | st.binary(max_size=4)
 SCALARS = NUMBERS | TEXTS | st.dates() | st.just(datetime.timedelta(1))
 KEYS = st.sampled_from(["name", "rho", "lr", "alpha", "total", "seed", "path", "epochs"]) | st.text(max_size=5)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
-)
+VALUES = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=6)
 WHOLE: dict[str, Any] = RunConfig.parse(BASE | {"evaluation": {"personal": {}}}).resolve()
 PLACES = [
     *WHOLE,
@@ -109,9 +107,7 @@ INSERTED = st.text(max_size=4) | st.sampled_from(SIGNS)
 
 @examples(200)
 @given(at=st.integers(0, len(SWEEP) - 1), cut=st.integers(0, 12), new=INSERTED, smoke=st.booleans())
-def test_a_right_sweep_with_some_text_changed(
-    tmp_path_factory: pytest.TempPathFactory, at: int, cut: int, new: str, smoke: bool
-) -> None:
+def test_a_changed_sweep(tmp_path_factory: pytest.TempPathFactory, at: int, cut: int, new: str, smoke: bool) -> None:
     path = tmp_path_factory.getbasetemp() / "sweep.yaml"
     path.write_bytes((SWEEP[:at] + new + SWEEP[at + cut :]).encode("utf-8", "surrogatepass"))
     sweep = refused(lambda: Sweep.load(path, smoke))

@@ -68,10 +68,8 @@ def test_every_metric_is_best_at_one_end_and_may_look_at_the_test_set() -> None:
             "unseen_finetuned", "validation", "validation_client", "validation_personal",
         )
     }  # fmt: skip
-    tails = {
-        f"{name}_worst10"
-        for name in ("personal", "personal_train", "unseen", "validation_client", "validation_personal")
-    }
+    tested = ("personal", "personal_train", "unseen", "validation_client", "validation_personal")
+    tails = {f"{name}_worst10" for name in tested}
     clients = {"personal_best", "personal_worst", "personal_train_best", "personal_train_worst"}
     known = losses | deviations | costs | accuracies | tails | clients | {"test_macro_f1", "test_auc"}
     assert KNOWN.keys() == known, "name it here, too"
@@ -88,7 +86,7 @@ def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "asked", "globally", "personally"),
+    ("rounds", "asked", "plain", "personal"),
     [
         (100, {}, tuple(range(91, 101)), ()),
         (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
@@ -98,14 +96,12 @@ def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
         (100, {"last": 1, "personal": {"every": 3}}, (93, 96, 99, 100), (93, 96, 99, 100)),
     ],
 )
-def test_evaluations_that_are_averaged(
-    rounds: int, asked: dict[str, object], globally: tuple[int, ...], personally: tuple[int, ...]
-) -> None:
+def test_mean_rounds(rounds: int, asked: dict[str, object], plain: tuple[int, ...], personal: tuple[int, ...]) -> None:
     """With every fourth round of 100 and the last: 92, 96, 100. A round with personal tests is an evaluated one; of 98
     rounds 89 to 98 count: 90 is tested either way, and the last."""
     evaluation = Evaluation.model_validate(asked)
-    assert evaluation.list_averaged(rounds) == globally
-    assert evaluation.list_averaged(rounds, personal=True) == personally
+    assert evaluation.list_averaged(rounds) == plain
+    assert evaluation.list_averaged(rounds, personal=True) == personal
 
 
 def test_by_default_short_runs_are_evaluated_in_every_round() -> None:

@@ -1,6 +1,5 @@
 """Every path that a command writes to: what fedray did not write is not replaced, and a full disk leaves the old file.
-`fedray data fetch | check | show`, as a user calls them. A new option that takes a path fails here until it is in
-`FILES`, `FOLDERS` or `READ`."""
+`fedray data fetch | check | show`. A new option that takes a path fails here until it is in FILES, FOLDERS or READ."""
 
 import contextlib
 import errno
@@ -124,8 +123,7 @@ def test_a_file(case: tuple[str, str], here: Path, call: Call, monkeypatch: pyte
     (here / "link").unlink(missing_ok=True)
     (here / "link").symlink_to("mlflow.db")
     for taken in ("mlflow.db", "link", f".fedray/cells/own{suffix}", f"mlartifacts/x/own{suffix}"):
-        code, _, err = call(*words(line, taken), "--overwrite")
-        assert code == 2
+        err = call(*words(line, taken), "--overwrite").refused
         assert "choose another name" in err or "a file that ends in" in err
     assert (here / "mlflow.db").read_bytes() == store
     stranger.write_text("mine")
@@ -144,8 +142,7 @@ def test_a_file(case: tuple[str, str], here: Path, call: Call, monkeypatch: pyte
     assert call(*words(line, own.name)).code == 0
     assert own.read_bytes() != b"old"
     assert not list(here.glob("*.tmp"))
-    code, _, err = call(*words(line, "new.html" if suffix != ".html" else "new.pdf"))
-    assert code == 2
+    err = call(*words(line, "new.html" if suffix != ".html" else "new.pdf")).refused
     assert "; a file that ends in " in err
     os.mkfifo(here / f"pipe{suffix}")
     code, _, err = call(*words(line, f"pipe{suffix}"))
@@ -182,9 +179,7 @@ def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
     (here / "init.yaml").write_text(yaml.safe_dump(RUN | {"model": model}))
     held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors")}
     for line in ("run run.yaml --save run.yaml --overwrite", "run init.yaml --no-track --save ./init.safetensors"):
-        code, _, err = call(*line.split())
-        assert code == 2, line
-        assert "is read or written by this command; choose another name" in err
+        assert "is read or written by this command; choose another name" in call(*line.split()).refused
     assert held == {name: (here / name).read_bytes() for name in held}
 
 

@@ -92,8 +92,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
 def test_a_sweep_killed_as_ray_started_has_nothing(store: Tracker, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     get_sweep_lock_file("dead").parent.mkdir(parents=True)
     get_sweep_lock_file("dead").touch()
-    code, _, err = call("status", "dead")
-    assert code == 2
+    err = call("status", "dead").refused
     assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
     with monkeypatch.context() as patch:  # without any store
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
@@ -149,8 +148,8 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) ->
     get_locks.parent.mkdir(parents=True)
     for wanted, message in (("ffff", "names no cell"), ("0000", "stays for it"), (cells[2]["hash"], "stays for it")):
         assert message in call("rm", "sweep", "--cell", wanted, "--yes").err
-    code, out, _ = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes")
-    assert (code, out) == (0, f"deletes {cells[0]['hash']}  {cells[0]['label']}\nsweep: 1 run deleted\n")
+    out = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes").done
+    assert out == f"deletes {cells[0]['hash']}  {cells[0]['label']}\nsweep: 1 run deleted\n"
     assert "2 finished, 1 missing" in call("status").out
     _, out, _ = call("clean")
     assert f"{folder} (its runs were removed)" in out
@@ -309,8 +308,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Cal
     ]
     assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
     before = len(list(search(store.client, store.experiment, "")))
-    code, out, _ = call("clean", "--yes")
-    assert (code, out.splitlines()[-1]) == (0, "2 kB removed in 3 folders")
+    assert call("clean", "--yes").done.splitlines()[-1] == "2 kB removed in 3 folders"
     assert not any(folder.exists() for folder in (finished, diverged, left))
     assert all(folder.exists() for folder in (failed, unknown))
     assert len(list(search(store.client, store.experiment, ""))) == before
@@ -454,8 +452,7 @@ def test_json_for_programs(store: Tracker, call: Call) -> None:
     Path("f.yaml").write_text(yaml.safe_dump({"name": "x", "base": sections(runtime={})}))
 
     def read(*arguments: str) -> Any:
-        code, out, err = call(*arguments, "--json")
-        assert code == 0, err
+        out = call(*arguments, "--json").done
         return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
     assert [one["status"] for one in read("status", "sweep")["cells"]] == [*["finished"] * 3, "failed"]

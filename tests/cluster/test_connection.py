@@ -64,9 +64,7 @@ def test_a_local_ray_asks_for_a_token_and_a_cluster_does_as_it_was_told(monkeypa
     assert seen == ["token", None, "disabled"]
 
 
-def test_a_folder_too_long_for_a_socket_is_told_with_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_too_long_for_a_socket_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Ray itself: Linux allows 107 bytes."""
     (folder := tmp_path / ("x" * 90)).mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
@@ -84,9 +82,8 @@ def test_a_folder_too_long_for_a_socket_is_told_with_the_variable(
         (Exception("The current node timed out during startup.\nMore lines."), "; call again, once less runs on this"),
     ],
 )
-def test_a_ray_that_does_not_start_is_one_line_with_the_variable_of_a_folder(
-    error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_that_does_not_start_is_one_line(error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the variable of the folder that is at fault."""
     init(monkeypatch, error)
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", "/x/tmp/")
@@ -153,9 +150,7 @@ def test_a_cluster_that_cannot_be_joined_is_one_line(
     assert capfd.readouterr().err == ""
 
 
-def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_and_silent_as_you_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_local_ray_is_told_what_to_import_and_is_as_nice_and_silent_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[str | None]] = []
     options = (PRELOAD, "RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED")
     for name in options:
@@ -173,9 +168,7 @@ def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_and_si
 
 
 @pytest.mark.parametrize(("mine", "expected"), [({0}, 1), (range(10_000), count_cpus())])
-def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
-    mine: Any, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_ray_counts_the_cpus_that_it_may_use(mine: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under `taskset -c 0`; and never more than a container's quota."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: mine)
@@ -220,9 +213,7 @@ def test_a_bad_address_in_the_environment_names_the_variable(address: str, monke
         refuse_bad_address(None)
 
 
-def test_lines_of_ray_appear_once_a_cluster_is_joined(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_ray_appear_once_joined(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(ray, "init", lambda *_, **__: os.write(2, b"a warning\n"))
     with socket.create_server(("127.0.0.1", 0)) as server, use_cluster(f"127.0.0.1:{server.getsockname()[1]}"):
         os.write(2, b"later\n")

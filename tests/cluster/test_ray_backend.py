@@ -124,8 +124,7 @@ and of SCAFFOLD, which has both, are replaced in the tests below. All others: ma
 def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:
-    """A real SIGKILL. In round 2 the first client to finish its training takes its process along; the marker file is
-    gone afterwards."""
+    """A real SIGKILL. In round 2 the first client to finish its training takes its process along and the marker."""
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
     expected = small.outcome(Simulation(Problem.build(config(name)), InlineBackend()))

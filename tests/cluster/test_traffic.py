@@ -46,18 +46,14 @@ class Weighing(RayBackend):
         return [pickle.loads(answer) for answer in answers]  # noqa: S301
 
     def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Any:
-        sent = vars(broadcast) | {
-            "theta": broadcast.theta.numpy(),
-            "buffers": broadcast.buffers.numpy(),
-            "message": {name: v.numpy() for name, v in broadcast.message.items()},
-        }
+        sent = vars(broadcast) | {"theta": broadcast.theta.numpy(), "buffers": broadcast.buffers.numpy()}
+        sent["message"] = {name: v.numpy() for name, v in broadcast.message.items()}
         return [(sent, [(tasks[k].client, tasks[k].weight, {}) for k in range(slot, len(tasks), 2)]) for slot in (0, 1)]
 
 
 def received(algorithm: str, cohort: int) -> int:
     """Bytes into the driver in one round of this cohort."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
+    x, y = np.random.default_rng(0).normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
     data = Dataset("random", x, y, x[:10], y[:10], 10, client_train=np.repeat(np.arange(CLIENTS), 5))
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 5}
     late = {"every": 2, "last": 1}

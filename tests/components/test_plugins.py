@@ -341,8 +341,7 @@ OWN = "from fedray.algorithms.fedavg import FedAvg\nimport helper\nclass X(FedAv
 
 def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old. Also
-    if this Python imported it before fedray did, which Python's compiled files tell.
-    """
+    if this Python imported it before fedray did, which Python's compiled files tell."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write(folder, {"own.py": OWN, "one.py": OWN, "helper.py": "K = 1"})
     importlib.import_module("one")

@@ -85,9 +85,7 @@ def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[st
         ({"evaluation": {"probes": ["drift"]}}, {}, False),
     ],
 )
-def test_runs_are_one_cell_if_they_differ_in_nothing_but_how_they_are_written(
-    one: dict[str, Any], other: dict[str, Any], same: bool
-) -> None:
+def test_runs_are_one_cell_if_only_written_differently(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
     assert not same or identity(**one) == identity(**other)
     assert (RunConfig.parse(LEAST | one).hash_cell("d") == RunConfig.parse(LEAST | other).hash_cell("d")) is same
 

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +43,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def words(command: str) -> list[str]:
+def execute(home: Path, command: str, limit: float = 280, fedray: Sequence[str] = ("-m", "fedray"), **more: str) -> str:
+    """Return what a command prints, called as a process of its own, with more in its environment."""
     program, *arguments = shlex.split(command)
-    name = Path(program).name
-    return [sys.executable, *(["-m", "fedray"] if name == "fedray" else []), *arguments]
-
-
-def execute(home: Path, command: str, timeout: float = 280) -> str:
-    """Return what a command prints, called as a process of its own."""
-    done = subprocess.run(
-        words(command), cwd=home, env=list_environment(), capture_output=True, text=True, timeout=timeout
-    )
+    words = [sys.executable, *(fedray if Path(program).name == "fedray" else []), *arguments]
+    env = list_environment() | more
+    done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, timeout=limit)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -87,7 +82,7 @@ OTHERS = [c for c in COMMANDS if c not in (SWEEP, UI, PERSONAL) and not c.starts
 def quickstart(home: Path) -> tuple[str, float]:
     """Output and seconds of the README's sweep."""
     started = time.monotonic()
-    return execute(home, SWEEP, timeout=800), time.monotonic() - started
+    return execute(home, SWEEP, limit=800), time.monotonic() - started
 
 
 @pytest.mark.slow
@@ -97,8 +92,7 @@ def test_quickstart_keeps_its_promises(quickstart: tuple[str, float], read: Call
     out, seconds = quickstart
     assert "quickstart: 28 finished" in out
     assert seconds < 180 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    table = read("fedray tables quickstart --format csv")
-    rows = [line.split(",") for line in table.splitlines()[1:]]
+    rows = [line.split(",") for line in read("fedray tables quickstart --format csv").splitlines()[1:]]
     assert len(rows) == 14
     values = {(row[0], row[1]): float(row[2]) for row in rows}
     assert values["fedavg", "dirichlet α=0.5"] > 85, "mild heterogeneity"
@@ -107,9 +101,7 @@ def test_quickstart_keeps_its_promises(quickstart: tuple[str, float], read: Call
 
 
 @pytest.mark.slow
-def test_the_table_in_the_readme_is_the_one_printed(
-    home: Path, quickstart: tuple[str, float], read: Callable[[str], str]
-) -> None:
+def test_the_readmes_table_is_printed(home: Path, quickstart: tuple[str, float], read: Callable[[str], str]) -> None:
     """Same rows and columns; the numbers may differ in the last digits on another kind of CPU."""
     printed = execute(home, "fedray tables quickstart")  # as `make quickstart` prints it
     shown = [line.strip() for line in README.splitlines() if line.startswith("    |")]
@@ -254,8 +246,7 @@ def test_a_partition_of_fl_bench_is_a_split(tmp_path: Path) -> None:
     content = {"separation": separation, "data_indices": {0: first, 1: second}}
     (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content))
     run_recipe("fl_bench.py", tmp_path, ".", "partition.npz")
-    partition = {"name": "file", "path": str(tmp_path / "partition.npz")}
-    dealt = problem(2, partition, {"name": "digits", "test": {}})
+    dealt = problem(2, {"name": "file", "path": str(tmp_path / "partition.npz")}, {"name": "digits", "test": {}})
     assert dealt.split.test is not None
     assert [dealt.split.train[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
     assert [dealt.split.test[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
@@ -265,8 +256,7 @@ def test_a_search_that_learns(project: Path, capsys: pytest.CaptureFixture[str])
     """The trials, of twelve three, and the best values with two seeds, each a run of the store."""
     pytest.importorskip("optuna", reason="fedray does not need Optuna; only this recipe does")
     exec(read_recipe("learn.py").replace("n_trials=12", "n_trials=3"), {})  # noqa: S102
-    printed = capsys.readouterr().out
-    assert re.fullmatch(r"\{'lr': 0\.\d+, 'rho': 0\.\d+\} \[\d\d\.\d+, \d\d\.\d+\]\n", printed)
+    assert re.fullmatch(r"\{'lr': 0\.\d+, 'rho': 0\.\d+\} \[\d\d\.\d+, \d\d\.\d+\]\n", capsys.readouterr().out)
     client, experiment = open_store()
     assert len(list(search(client, experiment, IS_CELL))) == 3 + 2
 
@@ -275,24 +265,13 @@ PAGE = (REPOSITORY / "docs/plug-ins.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(?:python|yaml)\n(# (\S+)\n.*?)```", PAGE, flags=re.DOTALL)
 FILES = {name: text for text, name in BLOCKS}
 PAGE_COMMANDS = re.findall(r"^    ((?:fedray|python) .*)$", PAGE, flags=re.MULTILINE)
-FEDRAY = [sys.executable, "-c", "import sys; sys.path.remove(''); from fedray.cli.main import main; main()"]
-
-
-def execute_page(folder: Path, command: str) -> str:
-    program, *arguments = shlex.split(command)
-    words = [*(FEDRAY if program == "fedray" else [sys.executable]), *arguments]
-    env = list_environment() | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+FEDRAY = ["-c", "import sys; sys.path.remove(''); from fedray.cli.main import main; main()"]
 
 
 def test_the_tables_of_hooks_are_the_contract() -> None:
     """Hooks with their parameters, attributes with their defaults, all that a client and the server offer."""
     section = PAGE.partition("## Every hook\n")[2].partition("\n## ")[0]
-    hooks, attributes = (
-        re.findall(r"^\| (`.*?) \| (.*?) \|", part, re.MULTILINE) for part in section.split("| attribute")
-    )
+    hooks, attributes = (re.findall(r"^\| (`.*?) \| (.*?) \|", part, re.M) for part in section.split("| attribute"))
     members = {k: v for kind in (Algorithm, Proximal) for k, v in vars(kind).items() if not k.startswith("_")}
     functions = {
         name: [*inspect.signature(one).parameters][1:]
@@ -327,7 +306,8 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     """The derived numbers hold; the sweep runs on Ray's workers; table and figure know the probe's metric."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    said = {command: execute_page(tmp_path, command) for command in PAGE_COMMANDS}
+    path = str(REPOSITORY)
+    said = {command: execute(tmp_path, command, fedray=FEDRAY, PYTHONPATH=path) for command in PAGE_COMMANDS}
     assert "2 passed" in said["python -m pytest test_lookback.py"]
     assert "2 passed" in said["python -m pytest test_momscaf.py"]
     assert "2 finished" in said["fedray sweep lookback.yaml"]

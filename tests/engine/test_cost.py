@@ -86,8 +86,7 @@ def test_every_method_can_be_measured_with_what_it_sends_beside_or_instead_of_a_
     # FedALA keeps a model and W, and passes over 0.8 x 6 samples in batches of 2 before its three steps. FedAS sends
     # its body once, though weighted twice; in addition to three steps a batch of 16 for the alignment and three of 2
     # for F_i. FedProto: 10 prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x
-    # 512 + 50 x 512 + 50 = 65,074, and 2 x 512 statistics; up the head and the class counts; the server also has Adam's
-    # moments.
+    # 512 + 50 x 512 + 50 = 65,074, and 2 x 512 statistics; up the head and class counts; the server has Adam's moments.
     p = PARAMETERS
     body, head = (p - HEAD) / p, HEAD / p
     for name, expected in {

@@ -1,7 +1,6 @@
 """The order-free sum: any order and any grouping give the same bits, and nothing that does not fit gets in.
 
-A plain sum has units of 2^-44 and a limit of 2^18; a wide one 2^-71 and 2^30, and rounds what 2^-32 leaves to float32.
-"""
+A plain sum has units of 2^-44, a limit of 2^18; a wide one 2^-71 and 2^30, and rounds what 2^-32 leaves to float32."""
 
 import itertools
 
@@ -53,20 +52,18 @@ def test_what_does_not_fit_is_refused_and_nothing_is_added(bad: float) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    clients=st.integers(1, 1000), size=st.floats(1, 2.0**32, width=32), weight=st.floats(1e-6, 10), wide=st.booleans()
-)
-def test_a_sum_that_is_accepted_cannot_wrap(clients: int, size: float, weight: float, wide: bool) -> None:
-    """Every one of `clients` terms at the same extreme: either refused, or the sum is right to rounding."""
+@given(terms=st.integers(1, 1000), size=st.floats(1, 2.0**32, width=32), weight=st.floats(1e-6, 10), wide=st.booleans())
+def test_a_sum_that_is_accepted_cannot_wrap(terms: int, size: float, weight: float, wide: bool) -> None:
+    """Every one of the terms at the same extreme: either refused, or the sum is right to rounding."""
     sums, scale = Accumulator(), WIDE if wide else SCALE
     try:
-        sums.add("u", torch.tensor([size, -size]), weight, clients, wide)
+        sums.add("u", torch.tensor([size, -size]), weight, terms, wide)
     except NotSummable:
-        assert size * weight * clients >= LIMIT / scale * (1 - 1e-9)
+        assert size * weight * terms >= LIMIT / scale * (1 - 1e-9)
         return
-    total = int(sums.sums["u"][0]) * clients
-    assert abs(total) < LIMIT + clients
-    assert total / scale == pytest.approx(size * weight * clients, rel=1e-6, abs=clients / scale)
+    total = int(sums.sums["u"][0]) * terms
+    assert abs(total) < LIMIT + terms
+    assert total / scale == pytest.approx(size * weight * terms, rel=1e-6, abs=terms / scale)
 
 
 def test_what_rounding_leaves_cannot_wrap() -> None:

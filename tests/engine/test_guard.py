@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, PerClient, Proximal, Rule, Sum, Vectors
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
@@ -127,6 +127,7 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 
 BOUND = {"bound_to_sgd": "has one"}
 WHERE = ", where only the value that it returns counts; return that alone "
+TUNED = property(lambda self: Finetuning(direction=lambda c: step(self, c)))
 ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInDirection": ("c", "direction", {"direction": step}),
     "StepsInGradient": ("c", "gradient", {"gradient": step}),
@@ -135,11 +136,7 @@ ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInPart": ("c", "trained_part", {"trained_part": lambda _, c: double(c) or "all"}),
     "StepsInOptimizer": ("c", "local_optimizer", BOUND | {"local_optimizer": lambda _, c: double(c)}),
     "StepsInWeight": ("c", "decoupled_weight", {"decoupled_weight": lambda _, c: double(c) or 0.0}),
-    "StepsWhenTuned": (
-        "c",
-        "direction",
-        {"finetuning": property(lambda self: Finetuning(direction=lambda c: step(self, c)))},
-    ),
+    "StepsWhenTuned": ("c", "direction", {"finetuning": TUNED}),
     "StepsInLogits": ("c", "personal_logits", {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits}),
     "AggregatesInMessage": ("server", "message", {"message": lambda _, server: double(server) or Vectors()}),
     "AggregatesInStep": ("server", "server_step", {"server_step": lambda _, server, got: double(server) or 1.0}),
@@ -153,6 +150,7 @@ LOSS = (
 READS = f"reads c.theta in the loss of c.grad{LOSS}detach()"
 PREVIOUS, OWN = "sets server.state.previous_theta, fedray's own; rename it", "sets c.state.own, fedray's own; rename it"
 HEAD = {"keeps": "head", "shares": "body"}
+SHORT = " of shape ({short},); ({size},) is required"
 GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "PassesTheta": (
         f"passes the theta of c.grad to its loss{LOSS}clone()",
@@ -218,26 +216,14 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
         "sets server.theta in aggregate to a value of type torch.float64; torch.float32 is required",
         {"aggregate": lambda _, server, got: setattr(server, "theta", server.theta.double())},
     ),
-    "ShortBroadcast": (
-        "gives a broadcast of shape ({short},); ({size},) is required",
-        {"broadcast": lambda _, server: server.theta[:-1]},
-    ),
-    "ShortInitial": (
-        "gives an initial model of shape ({short},); ({size},) is required",
-        {"initial": lambda _, theta, layout: theta[:-1]},
-    ),
+    "ShortBroadcast": (f"gives a broadcast{SHORT}", {"broadcast": lambda _, server: server.theta[:-1]}),
+    "ShortInitial": (f"gives an initial model{SHORT}", {"initial": lambda _, theta, layout: theta[:-1]}),
     "OneDirection": (
         "gives a direction of shape (); ({size},) is required",
         {"direction": lambda _, c: c.grad(c.theta).mean()},
     ),
-    "ShortBegin": (
-        "sets c.theta in begin to a value of shape ({short},); ({size},) is required",
-        {"begin": lambda _, c: shorten(c)},
-    ),
-    "ShortPersonal": (
-        "sets c.theta in prepare to a value of shape ({short},); ({size},) is required",
-        {"prepare": lambda _, c: shorten(c)},
-    ),
+    "ShortBegin": (f"sets c.theta in begin to a value{SHORT}", {"begin": lambda _, c: shorten(c)}),
+    "ShortPersonal": (f"sets c.theta in prepare to a value{SHORT}", {"prepare": lambda _, c: shorten(c)}),
     "ShortOwn": (
         "gives newcomers_own of shape ({short},); ({size},) is required",
         {
@@ -259,8 +245,7 @@ CASES = dict(GIVES)
 for name, (what, members) in WRITES.items():
     fixed = what in ("c.theta_0", "c.update", "c.shared_update") or what.startswith("got.")  # no hook assigns these
     instead = f"{'z' if fixed else what} = {what} - v, not {what} -= v"
-    said = f"changes {what} in place, which others share; assign a new tensor instead ({instead})"
-    CASES[name] = said, members
+    CASES[name] = f"changes {what} in place, which others share; assign a new tensor instead ({instead})", members
 for name, (owner, hook, members) in ASSIGNS.items():
     allowed = "aggregate" if owner == "server" else "begin, upload and prepare"
     CASES[name] = f"assigns {owner}.theta in {hook}{WHERE}({allowed} may assign {owner}.theta)", members
@@ -319,7 +304,6 @@ def test_a_declaration_that_would_do_nothing_is_refused(members: dict[str, Any],
 
 
 def test_a_model_that_aggregate_never_moves_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
     run(problem(define("Forgetful", {"aggregate": lambda _, server, got: discard(got.update)})), InlineBackend())
     (line,) = caplog.messages
     assert line.endswith(":Forgetful: aggregate leaves server.theta as it was, so the model does not move")
@@ -423,9 +407,8 @@ class Remembering(Algorithm):
 
 @pytest.mark.parametrize("place", ["_kept", "_last", "seen", "steps"])
 def test_an_attribute_that_a_hook_changes_is_named(place: str) -> None:
-    own = {"name": f"{HERE}:Remembering", "held": place}
     with pytest.raises(UserError, match=rf"Remembering\) changes its attribute {place}; what changes is a state$"):
-        run(problem(own), InlineBackend())
+        run(problem({"name": f"{HERE}:Remembering", "held": place}), InlineBackend())
 
 
 CONSTANTS: dict[str, Any] = {

@@ -33,9 +33,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def simulation() -> Simulation:
-    return small.simulation(
-        "scaffold", (6, 2), evaluation={"every": 2, "last": 1}, training={"rounds": ROUNDS, "local_epochs": 1}
-    )
+    training = {"rounds": ROUNDS, "local_epochs": 1}
+    return small.simulation("scaffold", (6, 2), evaluation={"every": 2, "last": 1}, training=training)
 
 
 class Recorded(Checkpoints):
@@ -51,9 +50,7 @@ class Recorded(Checkpoints):
 @pytest.mark.parametrize(
     ("every", "seconds", "saved"), [(3, 1e9, [3, 6, 7]), (100, 1e9, [7]), (100, 0.0, [1, 2, 3, 4, 5, 6, 7])]
 )
-def test_saves_are_made_every_n_rounds_every_so_many_seconds_and_at_the_end(
-    every: int, seconds: float, saved: list[int], tmp_path: Path
-) -> None:
+def test_saves_by_rounds_by_time_and_at_the_end(every: int, seconds: float, saved: list[int], tmp_path: Path) -> None:
     store = Recorded(tmp_path)
     assert [state.round for state in make_rounds(simulation(), store, every, seconds)] == list(range(ROUNDS + 1))
     assert store.asked == saved
@@ -152,9 +149,7 @@ def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
             fedray.simulate(config, evaluated=lambda row, answer=answer: answer)
     folder = f"another call trains with {tmp_path}; wait for it, or name another one"
     with pytest.raises(UserError, match=f"^simulate: checkpoints: {folder}"):
-        fedray.simulate(
-            config, evaluated=lambda row: fedray.simulate(config, checkpoints=tmp_path), checkpoints=tmp_path
-        )
+        fedray.simulate(config, evaluated=lambda _: fedray.simulate(config, checkpoints=tmp_path), checkpoints=tmp_path)
     whole = fedray.simulate(config, checkpoints=tmp_path)
     assert whole.summary()["state_sha256"] == fedray.simulate(config).summary()["state_sha256"]
 
@@ -173,12 +168,10 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> Non
     data = load_data(config.data)
     assert fedray.simulate(config, checkpoints=tmp_path, data=data).state.digest() == first.state.digest()
     data.y_train[:9] = 0
-    with pytest.raises(
-        UserError, match=r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
-    ):
+    said = r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
+    with pytest.raises(UserError, match=said):
         fedray.simulate(config, checkpoints=tmp_path, data=data)
     for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
-        said = r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
         with pytest.raises(UserError, match=said):
             fedray.simulate(config.resolve() | change, checkpoints=tmp_path)
     (tmp_path / f"checkpoint-{ROUNDS}.json").write_bytes(b"")  # damage is still passed over
@@ -278,11 +271,9 @@ def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None
 
 def test_averaging_both_matrices_is_a_plain_loop() -> None:
     """FedAvg in float64: each client's step on A, B and the head by autograd, then the mean of each matrix alone."""
-    built = problem(
-        {"name": "mlp", "hidden": [12], "lora": {"rank": 3, "alpha": 6}},
-        clients=(3, 3),
-        training={**TRAINING, "batch_size": "full", "rounds": 4, "weight_decay": 0.01, "momentum": 0.5},
-    )
+    model = {"name": "mlp", "hidden": [12], "lora": {"rank": 3, "alpha": 6}}
+    training = {**TRAINING, "batch_size": "full", "rounds": 4, "weight_decay": 0.01, "momentum": 0.5}
+    built = problem(model, clients=(3, 3), training=training)
     network = built.build_network("cpu")
     frozen = {name: tensor.double() for name, tensor in network.frozen.items()}
     x = {name: view.double() for name, view in network.layout.views(network.theta.clone()).items()}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import fedray
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg
-from fedray.common.errors import warn_once
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.exact_sum import add_up
@@ -254,8 +253,7 @@ class Unkeyed(Cast):
 
 
 class Remembering(Cast):
-    """State in attributes: a counter, a moving average, a generator; and what is no state, such as a matrix that
-    the trial pass makes."""
+    """State in attributes: a counter, a moving average, a generator; and no state: a matrix of the trial pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,14 +361,12 @@ OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the 
     ],
 )
 def test_what_forward_hardly_means_is_told(model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
     finish(InlineBackend(), model)
     assert [said in line for line in caplog.messages] == [True] * bool(said)
 
 
 def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """Trained parameters and running statistics; other buffers are not named."""
-    warn_once.cache_clear()
     half, averaging = (Problem.build(RunConfig.parse(config(n))).build_network("cpu") for n in ("Half", "Averaging"))
     assert half.theta.dtype == torch.float32
     assert (averaging.buffers.dtype, averaging.buffers.numel()) == (torch.float32, 3)
@@ -384,10 +380,8 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
 )
 def test_attributes_that_change_are_named(model: str, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
     finish(InlineBackend(), config(model))
-    advice = (
-        "if forward() reads such an attribute, numbers depend on which clients a process has trained, so make it a "
-    )
-    assert [line.split("buffer")[0] for line in caplog.messages if "attribute" in line] == [s + advice for s in said]
+    why = "if forward() reads such an attribute, numbers depend on which clients a process has trained, so make it a "
+    assert [line.split("buffer")[0] for line in caplog.messages if "attribute" in line] == [s + why for s in said]
 
 
 @pytest.mark.parametrize("model", ["Dropping", "Normalised"])
@@ -433,7 +427,6 @@ class Packed(nn.Module):
 
 def test_a_model_is_tried_out_on_a_sample_not_on_zeros(caplog: pytest.LogCaptureFixture) -> None:
     """Which would be a sequence of padding alone."""
-    warn_once.cache_clear()
     x = np.random.default_rng(0).integers(1, 9, (24, 6))
     arrays = {"x_train": x, "y_train": np.arange(24) % 3, "x_test": x[:6], "y_test": np.arange(6) % 3}
     data = Dataset("digits", **arrays, num_classes=3)

@@ -91,7 +91,6 @@ def test_a_kernel_larger_than_its_image_runs_in_float32() -> None:
 
 def test_bf16_steps_have_the_bits_of_plain_pytorch() -> None:
     """A weight is cast once per forward pass, so the gradients of its uses are added up in bfloat16."""
-    torch.manual_seed(0)
     network = Network(Twice(), bf16=True)
     plain = copy.deepcopy(network.module)
     x, y = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
@@ -153,7 +152,6 @@ def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], p
 
 def test_pooling_before_relu_has_the_same_bits() -> None:
     """LeNet as its authors write it, with half of the inputs so small that whole windows are negative, or tie at 0."""
-    torch.manual_seed(0)
     network, theirs = Network(make_model_spec("lenet").build((3, 32, 32), 10)), workloads.LeNet()
     with torch.no_grad():
         for own, other in zip(network.module.parameters(), theirs.parameters(), strict=True):
@@ -214,8 +212,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def test_a_row_has_the_bits_of_its_model_alone(name: str, samples: int, rows: int) -> None:
     """Every product has its operands alone, in the same order; so on one kind of machine after another.
 
-    (x^T g)^T instead of g^T x, which autograd takes for a stacked product's weight, differs on AVX-512 in all rows of
-    the head."""
+    (x^T g)^T instead of g^T x, which autograd takes for a stacked product, differs on AVX-512 in all rows of a head."""
     build, shape = MODELS[name]
     torch.manual_seed(rows)
     network = Network(build())
@@ -237,9 +234,8 @@ def test_a_product_that_pytorch_computes_otherwise_is_refused() -> None:
     network = Network(build_mlp(64, 20, 9))
     for samples in (2, 3):
         batch = torch.randn(4, samples, 64), torch.zeros(4, samples, dtype=torch.int64)
-        theta = torch.zeros(4, network.layout.size)
         with pytest.raises(Unstackable) if samples * 9 * 20 < SMALLEST else nullcontext():
-            compute_gradients(network.layers, network.layout.shapes, theta, *batch)
+            compute_gradients(network.layers, network.layout.shapes, torch.zeros(4, network.layout.size), *batch)
 
 
 def tied() -> nn.Module:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward
-from fedray.common.errors import warn_once
 from fedray.models import recorded
 from fedray.models.network import Network
 from fedray.models.recorded import KEPT, PROOFS, RARE, WARM, CudaGraph, Recorder, have_same_bits
@@ -21,11 +20,6 @@ from tests import small
 from tests.recording import Called, record_calls
 
 STEPS = WARM + PROOFS + 3
-
-
-@pytest.fixture(autouse=True)
-def _warn_again() -> None:
-    warn_once.cache_clear()
 
 
 class Plain(nn.Module):
@@ -121,10 +115,8 @@ def compare(module: Callable[[], nn.Module], replays: int = STEPS - WARM, **opti
 
 @pytest.mark.parametrize("module", [Plain, Dropped, OwnAutocast])
 @pytest.mark.parametrize(("bf16", "viewed"), [(False, None), (True, None), (False, 0)])
-def test_a_replay_has_the_bits_of_an_eager_gradient(
-    module: type[Plain], bf16: bool, viewed: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Running statistics, counters, draws and results that are kept included; large models are views of θ."""
+def test_a_replays_bits(module: type[Plain], bf16: bool, viewed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are an eager gradient's, with statistics, counters, draws and kept results; large models are views of θ."""
     if viewed is not None:
         monkeypatch.setattr("fedray.models.network.VIEWED", viewed)
     compare(module, bf16=bf16)
@@ -266,16 +258,14 @@ def test_bits_are_compared() -> None:
     assert have_same_bits(torch.tensor(torch.nan), torch.tensor(torch.nan))
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["fedsam", "fedge", "fedlc", "fedntd", "fedgen", "fedgmt", "fedas", "feduv", "moon"]
-)
-def test_methods_have_the_same_bits_with_recordings(algorithm: str) -> None:
+@pytest.mark.parametrize("name", ["fedsam", "fedge", "fedlc", "fedntd", "fedgen", "fedgmt", "fedas", "feduv", "moon"])
+def test_methods_have_the_same_bits_with_recordings(name: str) -> None:
     """Whole runs: second models, batches of other sizes, parts, evaluation. The methods of tests.methods.COVER are
     recorded in lanes, in tests/engine/process/test_lanes.py."""
     options = {"model": 12, "partition": 0.5, "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16}}
     found = []
     for records in (False, True):
-        running = small.simulation(algorithm, **options)
+        running = small.simulation(name, **options)
         if records:
             record_calls(running.backend._worker.network)  # type: ignore[attr-defined]
             Called.replays = 0

@@ -121,8 +121,7 @@ def test_runs_are_found_by_sweep_and_label(store: Tracker, capsys: pytest.Captur
     config = RunConfig.parse(RUN)
     trained(config)
     cells = [{"hash": name, "label": f"{name} seed=0", "config": config.resolve()} for name in ("abc", "none")]
-    parent = store.open_sweep(sheet("sweep", cells))
-    done = write_run(store, cells[0], parent=parent, again=False)
+    done = write_run(store, cells[0], parent=store.open_sweep(sheet("sweep", cells)), again=False)
     assert find_runs("sweep", ["abc*", "1"], []) == [done]
     main("sweep", cell=["abc*"], samples=50)
     assert f"sharpness/{done}.json" in capsys.readouterr().out
@@ -326,10 +325,8 @@ def test_with_its_defaults_a_form_is_the_method(name: str) -> None:
     assert torch.equal(theta(name), theta(f"{name}@forms"))
     again = pickle.loads(pickle.dumps(algorithm(f"{name}@forms")))  # noqa: S301
     assert again == algorithm(f"{name}@forms")
-    assert {key: field.default for key, field in kind.model_fields.items()} == {
-        **{key: field.default for key, field in ALGORITHMS[name].model_fields.items()},
-        **list_form_options(name),
-    }
+    expected = {key: field.default for key, field in ALGORITHMS[name].model_fields.items()} | list_form_options(name)
+    assert {key: field.default for key, field in kind.model_fields.items()} == expected
 
 
 def test_an_unknown_form_is_refused_and_forms_are_listed_in_a_group_of_their_own(call: Call) -> None:

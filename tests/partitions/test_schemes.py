@@ -84,8 +84,7 @@ def test_every_sample_goes_to_exactly_one_client(name: str, problem: Any) -> Non
     shards = chosen(name, min_size=0).split(data(labels, classes), clients, seed)
     assert len(shards) == clients
     np.testing.assert_array_equal(np.sort(shards.indices), np.arange(len(labels)))
-    assert shards.offsets[0] == 0
-    assert shards.offsets[-1] == len(labels)
+    assert (shards.offsets[0], shards.offsets[-1]) == (0, len(labels))
 
 
 @pytest.mark.parametrize("name", REUSING)
@@ -97,8 +96,7 @@ def test_dealing_by_prior_fills_every_quota(name: str, problem: Any) -> None:
     shards = chosen(name).split(data(labels, classes), clients, seed)
     size, rest = divmod(len(labels), clients)
     np.testing.assert_array_equal(shards.sizes, [size + rest] + [size] * (clients - 1))
-    assert shards.indices.min() >= 0
-    assert shards.indices.max() < len(labels)
+    assert 0 <= shards.indices.min() <= shards.indices.max() < len(labels)
     if name == "pathological":
         assert ((shards.count_labels(labels, classes) > 0).sum(1) <= 2).all()
 
@@ -152,8 +150,7 @@ def test_recorded_digests(name: str, seed: int) -> None:
 def test_dirichlet_closes_clients_that_hold_their_share() -> None:
     """A client is open for a class only while it holds less than floor(n/N), for any draw.
 
-    Classes are assigned in order, so a client that receives some of class c holds less than that of the classes before
-    it."""
+    Classes are assigned in order, so a client that receives some of class c holds less than that of those before it."""
     labels = np.repeat(np.arange(5), 100)
     for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
         counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).count_labels(labels, 5)
@@ -193,8 +190,7 @@ def test_pools_are_used_up_before_anything_repeats() -> None:
     Two classes of 50 and clients that want only class 0: 100 draws from a pool of 50 take each of its samples twice."""
     once = deal_by_prior(np.ones((5, 1)), np.zeros(100, np.int64), generator(0, "t"))
     np.testing.assert_array_equal(np.sort(once.indices), np.arange(100))
-    labels = np.repeat([0, 1], 50)
-    twice = deal_by_prior(np.tile([1.0, 0.0], (5, 1)), labels, generator(0, "t"))
+    twice = deal_by_prior(np.tile([1.0, 0.0], (5, 1)), np.repeat([0, 1], 50), generator(0, "t"))
     np.testing.assert_array_equal(np.bincount(twice.indices, minlength=100), np.repeat([2, 0], 50))
 
 
@@ -315,8 +311,7 @@ def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -
         assert tests(0) != tests(1) == tests(0, seed=1) == tests(2, seed=1), (own, how)
     for options in ({"clients": 6, "divide": True}, {"clients": 2, "pick": "random"}):
         drawn = [natural(**options, seed=seed)[0].digest for seed in range(8)]
-        again = [natural(**options, own_seed=seed)[0].digest for seed in range(8)]
-        assert drawn == again
+        assert drawn == [natural(**options, own_seed=seed)[0].digest for seed in range(8)]
         assert len(set(drawn)) > 1
 
 
@@ -401,15 +396,13 @@ def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
 
 
 @pytest.mark.parametrize("source", ["clients", "pool"])
-@pytest.mark.parametrize(
-    "dealing", ["iid", {"name": "dirichlet", "alpha": 0.3}, {"name": "dirichlet_client", "alpha": 0.1}]
-)
-def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, dealing: object) -> None:
+@pytest.mark.parametrize("by", ["iid", {"name": "dirichlet", "alpha": 0.3}, {"name": "dirichlet_client", "alpha": 0.1}])
+def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, by: object) -> None:
     """Digits' classes are even to within 3 points, and so are the samples held out of the pool."""
     data = Digits().load()
-    found = split(dealing, 5, validation={"fraction": 0.1, "from": source})
+    found = split(by, 5, validation={"fraction": 0.1, "from": source})
     shards, held = found.train, found.validation
-    again, other = (split(dealing, seed, validation={"fraction": 0.1, "from": source}) for seed in (5, 6))
+    again, other = (split(by, seed, validation={"fraction": 0.1, "from": source}) for seed in (5, 6))
     assert digests(found) == digests(again)
     assert other.validation is not None
     assert held.digest != other.validation.digest
@@ -451,17 +444,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "split.json"
 
 
-@pytest.mark.parametrize(
-    "held_out", [{}, {"test": {}}, {"validation": {"fraction": 0.2}}, {"test": {}, "validation": {}}]
-)
-def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held_out: dict[str, Any]) -> None:
+@pytest.mark.parametrize("held", [{}, {"test": {}}, {"validation": {"fraction": 0.2}}, {"test": {}, "validation": {}}])
+def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held: dict[str, Any]) -> None:
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
     sections = {"training": training, "evaluation": {"personal": {"every": 1, "epochs": 1}}}
-    first = problem(0.5, {"name": "digits", **held_out}, 6, **sections)
+    first = problem(0.5, {"name": "digits", **held}, 6, **sections)
     (tmp_path / "partition.npz").write_bytes(first.pack_split())
     of_file = {"name": "file", "path": str(tmp_path / "partition.npz")}
-    held_out = {key: value for key, value in held_out.items() if key != "validation"}
-    again = problem(of_file, {"name": "digits", **held_out}, 6, **sections)
+    held = {key: value for key, value in held.items() if key != "validation"}
+    again = problem(of_file, {"name": "digits", **held}, 6, **sections)
     assert again.split.train.digest == first.split.train.digest
     assert again.pack_split() == first.pack_split()
     assert run(again, InlineBackend()).history == run(first, InlineBackend()).history

@@ -53,16 +53,9 @@ def digits(
 ) -> Problem:
     """Six clients with digits of a Dirichlet split."""
     base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "weight_decay": 1e-3}
-    base["momentum"] = small.momentum(algorithm)
-    return small.problem(
-        algorithm,
-        (6, per_round),
-        model,
-        0.3,
-        arrays=data(),
-        training={**base, "aggregation": "samples", **training},
-        evaluation={"every": every, "last": 1, "probes": probes, "train": train},
-    )
+    training = {**base, "momentum": small.momentum(algorithm), "aggregation": "samples", **training}
+    evaluation = {"every": every, "last": 1, "probes": probes, "train": train}
+    return small.problem(algorithm, (6, per_round), model, 0.3, arrays=data(), training=training, evaluation=evaluation)
 
 
 def arrays(
@@ -79,15 +72,10 @@ def arrays(
     """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
     x_test, y_test = test or (x, y)
     held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]
-    return small.problem(
-        algorithm,
-        (max(owner) + 1, 1.0),
-        model,
-        "natural",
-        arrays=Dataset("own", *held, classes, client_train=np.array(owner)),
-        evaluation={"probes": probes},
-        training={"rounds": 1, "local_steps": 1, "batch_size": "full", **training},
-    )
+    own = Dataset("own", *held, classes, client_train=np.array(owner))
+    sections = {"training": {"rounds": 1, "local_steps": 1, "batch_size": "full", **training}}
+    sections["evaluation"] = {"probes": probes}
+    return small.problem(algorithm, (max(owner) + 1, 1.0), model, "natural", arrays=own, **sections)
 
 
 def last_row(problem: Problem) -> dict[str, float]:

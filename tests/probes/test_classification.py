@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 import fedray
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
-from fedray.common.errors import Diverged, UserError, warn_once
+from fedray.common.errors import Diverged, UserError
 from fedray.datasets.base import load_data
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -44,7 +44,6 @@ class Undefined(Probe):
 
 def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """A test set of one class has no AUC; the probe measures NaN at a step, of a client and of the round."""
-    warn_once.cache_clear()
     whole = load_data(small.config().data)
     arrays = replace(whole, y_test=np.zeros_like(whole.y_test))
     asked = {"auc": True, "probes": [f"{__name__}:Undefined"]}
@@ -146,9 +145,8 @@ def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:
     y = result.problem.data.y_test
     assert counts.sum(axis=1).tolist() == np.bincount(y, minlength=10).tolist()
     assert 100 * np.trace(counts) / len(y) == pytest.approx(result.history[-1]["test_accuracy"])
-    inputs = torch.from_numpy(result.problem.data.x_test)
     with torch.no_grad():
-        answers = result.model()(inputs).argmax(1).numpy()
+        answers = result.model()(torch.from_numpy(result.problem.data.x_test)).argmax(1).numpy()
     expected = np.zeros((10, 10))
     np.add.at(expected, (y, answers), 1)
     assert (counts == expected).all()

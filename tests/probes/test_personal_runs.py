@@ -48,24 +48,14 @@ def digits() -> Dataset:
 
 
 def problem(
-    algorithm: Any,
-    personal: Mapping[str, Any] | None = None,
-    evaluation: Mapping[str, Any] | None = None,
-    clients: Mapping[str, Any] | None = None,
-    model: Any = "",
-    **training: Any,
+    algorithm: Any, personal: Any = None, evaluation: Any = None, clients: Any = None, model: Any = 8, **training: Any
 ) -> Problem:
     """Six clients of the digits, three a round; momentum, weight decay and clipping on."""
     base = {"rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-2}
-    return small.problem(
-        algorithm,
-        {"total": 6, "per_round": 3, **(clients or {})},
-        model or 8,
-        0.5,
-        arrays=digits(),
-        training={**base, "clip_norm": 2.0, **training},
-        evaluation={"every": 100, "last": 1, "personal": personal, **(evaluation or {})},
-    )
+    training = {**base, "clip_norm": 2.0, **training}
+    clients = {"total": 6, "per_round": 3, **(clients or {})}
+    evaluation = {"every": 100, "last": 1, "personal": personal, **(evaluation or {})}
+    return small.problem(algorithm, clients, model, 0.5, arrays=digits(), training=training, evaluation=evaluation)
 
 
 def result(*arguments: Any, **options: Any) -> Result:
@@ -168,15 +158,11 @@ def few(algorithm: Any, personal: Mapping[str, Any]) -> dict[str, float]:
     One full-batch step with η = 1: W = (½, -½), (-½, ½) and (1/6, -1/6), so that the own models answer 0, 1, 0; the
     mean (1/18, -1/18) answers 0. Tests: labels 0, 0, 0, 1."""
     x, y, owner = np.ones((5, 1), np.float32), np.array([0, 1, 0, 0, 1]), np.array([0, 1, 2, 2, 2])
-    built = small.problem(
-        algorithm,
-        (3, 3),
-        {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]},
-        "natural",
-        arrays=Dataset("few", x, y, x[:4], np.array([0, 0, 0, 1]), 2, client_train=owner),
-        training={"rounds": 1, "local_epochs": 1, "batch_size": "full", "lr": 1.0},
-        evaluation={"every": 1, "personal": dict(personal)},
-    )
+    arrays = Dataset("few", x, y, x[:4], np.array([0, 0, 0, 1]), 2, client_train=owner)
+    model = {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}
+    sections = {"training": {"rounds": 1, "local_epochs": 1, "batch_size": "full", "lr": 1.0}}
+    sections["evaluation"] = {"every": 1, "personal": dict(personal)}
+    built = small.problem(algorithm, (3, 3), model, "natural", arrays=arrays, **sections)
     return run(built, InlineBackend()).history[-1]
 
 
@@ -215,8 +201,7 @@ def test_shared_test_sets_and_own_training_samples() -> None:
 def test_without_a_global_model() -> None:
     """Own models answer 0, 1, 0: on the whole test set 75, 25, 75 %. PA and GA are of the clients that have tests.
 
-    Losses there: with logits ±½ a right answer costs ln(1 + 1/e), a wrong one 1 more; with ±1/6 ln(1 + e^-⅓), ⅓ more.
-    """
+    Losses: with logits ±½ a right answer costs ln(1 + 1/e), a wrong one 1 more; with ±1/6 ln(1 + e^-⅓), ⅓ more."""
     disjoint, shared = few("local-only", {}), few("local-only", {"split": "share"})
     assert disjoint["personal_accuracy"] == pytest.approx((100 + 200 / 3) / 2)
     assert disjoint["generic_accuracy"] == pytest.approx(75)

@@ -62,19 +62,10 @@ def test_angles_of_clients_and_server() -> None:
     90)/3 = 120, missing: class 3 alone, no pair. Client 1: existing 135, missing (0 and 1) 90.
     Classifier rows of 0°, 90°, 180°, -45°: 01 90, 02 180, 03 45, 12 90, 13 135, 23 135; all: 675/6. Client 0: existing
     120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums."""
-    x_test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]]
-    row = last_row(
-        arrays(
-            {"name": "tests.probes.probed:Rows", "rows": [[2, 0], [0, 3], [-1, 0], [1, -1]]},
-            [[1, 0], [0, 1], [-1, 0], [-1, 0], [1, 1]],
-            [0, 1, 2, 2, 3],
-            [0, 0, 0, 1, 1],
-            classes=4,
-            lr=1e-12,
-            test=(x_test * 300, [0, 1, 2, 3, 3] * 300),
-            probes=["angles"],
-        )
-    )
+    model = {"name": "tests.probes.probed:Rows", "rows": [[2, 0], [0, 3], [-1, 0], [1, -1]]}
+    given = [[1, 0], [0, 1], [-1, 0], [-1, 0], [1, 1]], [0, 1, 2, 2, 3], [0, 0, 0, 1, 1]
+    test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]] * 300, [0, 1, 2, 3, 3] * 300
+    row = last_row(arrays(model, *given, classes=4, lr=1e-12, test=test, probes=["angles"]))
     expected = {"global_angle_means": 97.5, "global_angle_classifier": 112.5}
     for name in ("angle_means", "angle_classifier"):
         expected |= {f"{name}_existing": 127.5, f"{name}_existing_std": 7.5, f"global_{name}_existing": 127.5}
@@ -230,13 +221,8 @@ def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:
 def test_probes_change_nothing(method: str) -> None:
     """Not the parameters, the clients' states, the running statistics, the other metrics, or torch's generator."""
     kind = ALGORITHMS[method]
-    refused = {
-        "lambda": method != "fedsol",
-        "classes": kind.keeps != "none",
-        "drift": kind.shares == "none",
-        "proximal": kind.shares == "none",
-        "step": kind.shares == "none",
-    }
+    refused = {"lambda": method != "fedsol", "classes": kind.keeps != "none"}
+    refused |= dict.fromkeys(("drift", "proximal", "step"), kind.shares == "none")
     probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
     model: Any = {"name": "mlp", "hidden": [12]} if kind.reads_taps else "tests.probes.probed:Careful"
     without = outcome(digits(method, model))
@@ -291,6 +277,5 @@ def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str
 
 def test_angles_without_a_linear_head_are_refused() -> None:
     """Before anything starts: the quadratic's head has one row for two classes."""
-    case = quadratic.Case({"name": "fedavg"}, {})
     with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
-        Simulation(with_probes(quadratic.problem(case), ["angles"]), InlineBackend())
+        Simulation(with_probes(quadratic.problem(quadratic.Case({"name": "fedavg"}, {})), ["angles"]), InlineBackend())

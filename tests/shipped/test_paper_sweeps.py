@@ -1,6 +1,5 @@
 """The papers' sweeps: their cells counted against the papers and shared between tables, settings that a paper prints
-and those that a D-number changes; their smoke versions run. In one file, so that one process expands each sweep once.
-"""
+and those that a D-number changes; their smoke versions run. In one file: one process expands each sweep once."""
 
 import json
 import math

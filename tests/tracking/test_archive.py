@@ -275,8 +275,7 @@ def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     use_store(tmp_path / "store", monkeypatch, empty_store)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert left == {"evil.zip", "store", "store/mlflow.db"}
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"evil.zip", "store", "store/mlflow.db"}
     assert MlflowClient().get_experiment_by_name("fedray") is None
 
 

@@ -22,7 +22,6 @@ from mlflow import MlflowClient
 
 import fedray
 from fedray.cells.sheet import Sheet
-from fedray.common.errors import warn_once
 from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import ADDRESSES, SqliteClient
 from fedray.tracking.store import find_runs, find_unlisted, open_reader, open_store, read_stored_sweep
@@ -112,7 +111,6 @@ def test_noise_is_a_line_and_nothing_is_lost(folder: Path, call: Call, noise: st
 @pytest.mark.parametrize("content", ARTEFACTS)
 def test_a_bad_list_of_cells_is_named(folder: Path, call: Call, content: str, caplog: pytest.LogCaptureFixture) -> None:
     (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
-    warn_once.cache_clear()
     file.unlink()
     if (new := ARTEFACTS[content]) is not None:
         file.write_bytes(new)
@@ -152,16 +150,13 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = create_sqlalchemy_engine(f"sqlite:///{path}")
     Base.metadata.create_all(engine)
     config = _get_alembic_config(f"sqlite:///{path}")
-    revision = list(ScriptDirectory.from_config(config).walk_revisions())[3].revision
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        command.upgrade(config, list(ScriptDirectory.from_config(config).walk_revisions())[3].revision)
     engine.dispose()
     with sqlite3.connect(path) as database:
-        database.execute(
-            "INSERT INTO experiments (name, artifact_location, lifecycle_stage) VALUES ('fedray', ?, 'active')",
-            [(path.parent / "mlartifacts").as_uri()],
-        )
+        insert = "INSERT INTO experiments (name, artifact_location, lifecycle_stage) VALUES ('fedray', ?, 'active')"
+        database.execute(insert, [(path.parent / "mlartifacts").as_uri()])
     database.close()
     return path
 
@@ -188,8 +183,7 @@ def test_the_printed_command_upgrades(tmp_path: Path, older: Path, call: Call, m
     """MLflow itself would upgrade the tables of an older one unasked, under a sweep of that one."""
     (tmp_path / "a b").mkdir()
     work_in(tmp_path / "a b", monkeypatch, older)
-    line = refused(call, "has the tables of an older MLflow than MLflow ")
-    command = line.split("`")[1]
+    command = refused(call, "has the tables of an older MLflow than MLflow ").split("`")[1]
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(["/bin/bash", "-c", command], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

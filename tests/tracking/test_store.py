@@ -192,9 +192,7 @@ def test_a_driver_killed_before_any_of_its_writes_leaves_nothing_half_done(proje
             again = Tracker()
             again.open_cell(run := CellRun(one))
             again.close_cell(run, end)
-        statuses = Counter(
-            found.data.tags["fedray.status"] for found in store.find_runs(client, experiment, [one.hash])
-        )
+        statuses = Counter(run.data.tags["fedray.status"] for run in store.find_runs(client, experiment, [one.hash]))
         assert statuses["finished"] == 1
         assert set(statuses) <= {"finished", "superseded"}
         for found in store.find_runs(client, experiment, [one.hash]):
@@ -417,10 +415,8 @@ def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.Lo
     assert store.held == list(range(-1, 10))
     assert [round(at - 1000) for at in store.attempts[1:]] == [0, 1, 3, 7, 15, 31, 61, 91] + [121] * 10
     assert LONGEST == 30
-    assert [line.message for line in caplog.records] == [
-        "MLflow is unreachable (refused); buffering writes and retrying",
-        "MLflow is reachable again; 9 writes are waiting",
-    ]
+    lost = "MLflow is unreachable (refused); buffering writes and retrying"
+    assert [line.message for line in caplog.records] == [lost, "MLflow is reachable again; 9 writes are waiting"]
 
 
 def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
@@ -489,8 +485,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     write_run(made, CELLS[2], history(40), parent=parent)
     made.supersede([HASHES[2]])
     write_run(made, CELLS[2], history(70), parent=parent, again=False)
-    gone = write_run(made, CELLS[3], history(80), parent=parent)
-    made.client.delete_run(gone)
+    made.client.delete_run(write_run(made, CELLS[3], history(80), parent=parent))
     made.close_sweep(parent, {Status.FINISHED: 2, Status.FAILED: 1, Status.MISSING: 1})
     made.close()
     return made

@@ -108,13 +108,9 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
     (forest,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     lines = [(line.get_marker(), *np.atleast_1d(line.get_xdata())) for line in forest.axes[0].lines]
     half = 4.30265 / 3**0.5  # t(0.975, 2) / √3
-    low, high = 2 - half, 20 + 4 * half  # the first row's end is further left than 20 - 4 half
-    assert lines[4:8] == [
-        ("None", pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01)),
-        ("<", pytest.approx(low, abs=0.01)),
-        (">", pytest.approx(high, abs=0.01)),
-        ("o", 20.0),
-    ]
+    ends = 2 - half, 20 + 4 * half  # the first row's end is further left than 20 - 4 half
+    low, high = (pytest.approx(end, abs=0.01) for end in ends)
+    assert lines[4:8] == [("None", low, high), ("<", low), (">", high), ("o", 20.0)]
     assert forest.get_label() == "mean over 3 seeds; line: its 95% interval, uncorrected; an arrow: it goes on"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart"], "no dot is filled"
 

@@ -43,8 +43,7 @@ METRICS = (*PERCENT, ROUNDS_TO, *RATIOS, "relative_flops", "seconds_per_round_wi
 
 
 def test_every_file_is_what_the_readme_promises() -> None:
-    """28 tables, 2151 printed cells: no empty keys, text for numbers, metrics of another kind, or accuracies outside
-    0..100."""
+    """28 tables, 2151 printed cells: no empty keys, text for numbers, metrics of another kind; accuracies in 0..100."""
     assert len(list_tables()) == 28
     found = {name: load(name) for name in list_tables()}
     assert sum(map(len, found.values())) == 2151
@@ -95,8 +94,7 @@ U06 = {"name": "dirichlet_client", "alpha": 0.6}
 
 def test_values_and_differences_beside_ours(store: Tracker, call: Call) -> None:
     """FedTOGA's table 1, LeNet, 100 clients, u = 0.6 prints 80.28 ± 0.14 for FedAvg: ours, the mean of 81 and 82, is
-    1.22 above. CIFAR-100 becomes a column of its own, since nothing else would keep it apart. Digits have no partner.
-    """
+    1.22 above. CIFAR-100 becomes a column of its own, as nothing else would keep it apart. Digits have no partner."""
     cells = [run({"name": "fedavg"}, U06, seed) for seed in (0, 1)]
     cells += [run({"name": "fedavg"}, U06, 0, "cifar100"), run({"name": "fedavg"}, U06, 0, "digits", rounds=40)]
     write(store, cells, [81 + k for k in range(len(cells))], "fedtoga/table1")
@@ -141,10 +139,9 @@ def test_whatever_differs_is_no_partner(change: dict[str, Any]) -> None:
 
 def test_a_doubt_is_told_once_with_its_entries() -> None:
     """FedCM's four entries share a doubt, so the row's name stands for them; one of them has another doubt as well."""
-    splits = [{"name": "pathological", "classes": 6}, {"name": "pathological", "classes": 3}]
     groups = {
         ("fedcm", f"{split['classes']}, {total}"): [Cell(**run({"name": "fedcm"}, split, total=total))]
-        for split in splits
+        for split in [{"name": "pathological", "classes": 6}, {"name": "pathological", "classes": 3}]
         for total in (100, 200)
     }
     found, notes = published.match_published("fedtoga/table1", "test_accuracy", groups)

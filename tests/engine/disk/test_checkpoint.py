@@ -100,9 +100,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert again.list_rounds() == ([3, 5] if damage == "truncated" else [4, 5])
 
 
-def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
-    simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_state_with_a_wrong_bit(simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The damage is found when its client is drawn again; the run ends like an undisturbed one."""
     problem = simulation.problem
     whole = run(problem, InlineBackend())
@@ -243,10 +241,8 @@ def test_what_the_file_system_refuses_for_now_is_no_damage(
     assert [state.round for state in states] == list(range(2, 10)), "from the newest checkpoint, never back"
 
 
-def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
-    simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A save removes files that no manifest names; here it does not know the files of the previous one."""
+def test_a_manifest_unreadable_for_now(simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save removes files that no manifest names; here it does not know those of the previous one, which stay."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))
     before = {path.name for path in tmp_path.iterdir()}
@@ -279,9 +275,7 @@ def test_a_writer_that_stood_still_removes_nothing_of_one_that_went_on(simulatio
 
 
 @pytest.mark.parametrize("file", ["client-", "server-4", "checkpoint-4"])
-def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(
-    file: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk(file: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ENOSPC while the first, the second or the last file is written: the directory is as it was before."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 3))

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fedray
 from fedray.algorithms.base import Algorithm, Client
 from fedray.common import vectors
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, digest_tensors
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
@@ -104,11 +104,6 @@ def in_lanes(count: int, algorithm: Any = "fedavg", records: bool = False, **opt
     running = small.simulation(algorithm, **OPTIONS | options)
     open_lanes(running, count, records)
     return small.outcome(running)
-
-
-@pytest.fixture(autouse=True)
-def _warn_again() -> None:
-    warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("name", COVER)
@@ -292,8 +287,7 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
     """One copy brings what the server sends, one a client's order of the round, one the shard of a client that is new.
 
     The share ends with one wait, for losses, checks and sums together; nothing makes the process wait before it,
-    once the positions of the model's parts are known. Without stacks: the first one's clients also train alone, and are
-    compared."""
+    once the positions of the model's parts are known. Without stacks: the first one is compared with lone training."""
     backend = ResidentBackend()
     training = {"rounds": 4, "batch_size": 64, "local_epochs": 2}
     running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)
@@ -370,7 +364,6 @@ def test_a_run_warns_of_emulated_bf16(
 ) -> None:
     """On a machine that has no instructions for it: one line, and the run goes on."""
     monkeypatch.setattr(device, "has_bf16", lambda: False)
-    warn_once.cache_clear()
     run = small.sections(model=4, training={"rounds": 1, "precision": "bf16"})
     (project / "file.yaml").write_text(yaml.safe_dump(run))
     assert call("run", "file.yaml", "--no-track").done
@@ -430,27 +423,21 @@ def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest
     assert device._get_kernels() == before
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "share", "expected"), [(80, 0.25, 0.25 - 600 / 81_920), (1, 0.5, 0.25), (8, 1, 1)]
-)
-def test_a_share_of_a_gpu_holds_the_context_too(
-    monkeypatch: pytest.MonkeyPatch, gigabytes: int, share: float, expected: float
-) -> None:
+@pytest.mark.parametrize(("gib", "share", "kept"), [(80, 0.25, 0.25 - 600 / 81_920), (1, 0.5, 0.25), (8, 1, 1)])
+def test_shares_of_a_gpu_hold_the_context(monkeypatch: pytest.MonkeyPatch, gib: int, share: float, kept: float) -> None:
     """600 MiB of 80 GiB = 81,920 MiB are taken off; of 1 GiB that would leave nothing, so half of the share stays."""
     given: list[float] = []
-    total = SimpleNamespace(total_memory=gigabytes << 30)
+    total = SimpleNamespace(total_memory=gib << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: total)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     device.limit_share(share)
-    assert given == [pytest.approx(expected)]
+    assert given == [pytest.approx(kept)]
 
 
 def hashes(seed: int = 0) -> tuple[str, str]:
     """Return the hashes of two rounds with dropout, so that every step draws."""
-    training, model = (
-        {"rounds": 2, "local_epochs": 1, "batch_size": 60},
-        "tests.algorithms.test_personal_methods:Partly",
-    )
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 60}
+    model = "tests.algorithms.test_personal_methods:Partly"
     config = small.sections("fedavg", model=model, training=training, seed=seed)
     summary = fedray.simulate(config, progress=False).summary()
     return summary["theta_sha256"], summary["state_sha256"]

@@ -1,6 +1,5 @@
 """What a round draws and leaves: the key of every random draw (a key that changes, or that two draws share, changes
-published numbers), bytes sent to and by clients as the methods define them, the times of its parts, its loss and rate.
-"""
+published numbers), bytes sent to and by clients as methods define them, the times of its parts, its loss and rate."""
 
 import hashlib
 import json
@@ -65,14 +64,8 @@ def test_the_keys_of_a_run(drawn: list[Key]) -> None:
     """Clients 0, 2 in round 0 and 1, 2 in round 1; after it all three are fine-tuned, with draws of their own."""
     run(Problem.build(config()), InlineBackend())
     cohorts = [(0, i) for i in (0, 2)] + [(1, i) for i in (1, 2)]
-    split = {
-        (7, "partition", 0, 0),
-        (7, "partition test", 0, 0),
-        (7, "test split", 0, 0),
-        (7, "split", 0, 0),
-        (0, "data", 0, 0),
-        *((7, "validation", 0, i) for i in range(3)),
-    }
+    split = {(7, purpose, 0, 0) for purpose in ("partition", "partition test", "test split", "split")}
+    split |= {(0, "data", 0, 0), *((7, "validation", 0, i) for i in range(3))}
     start = {(7, purpose, 0, 0) for purpose in ("init", "adapters", "check", "initial", "server state")}
     server = {(7, purpose, t, 0) for purpose in ("weights", "message", "server") for t in (0, 1)}
     local = {(7, purpose, t, i) for purpose in ("shuffle", "augment", "torch") for t, i in cohorts}

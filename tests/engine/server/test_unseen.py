@@ -69,11 +69,8 @@ def test_their_samples_are_neither_trained_on_nor_tested_with_the_others(test: A
 def test_training_does_not_notice_them() -> None:
     """The same shards with and without unseen clients end at the same model, with the same metrics besides theirs."""
     built = problem()
-    alone = Problem(
-        small.config(clients=(4, 2), partition=0.5, training=TRAINING, evaluation={"personal": {"epochs": 1}}),
-        built.data,
-        Split(built.split.train, built.split.test),
-    )
+    config = small.config(clients=(4, 2), partition=0.5, training=TRAINING, evaluation={"personal": {"epochs": 1}})
+    alone = Problem(config, built.data, Split(built.split.train, built.split.test))
     there, here = run(built, InlineBackend()), run(alone, InlineBackend())
     assert torch.equal(there.theta, here.theta)
     last = {key: value for key, value in there.history[-1].items() if key not in METRICS}

@@ -15,7 +15,7 @@ import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Client, Server, Sum, Uploads
 from fedray.algorithms.fedavg import FedAvg
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.datasets.dataset import ALIGNED, Dataset, Samples
@@ -28,6 +28,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from tests import small
 
+Lines = Callable[[], list[str]]
 DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).get("stacks"))
 
 
@@ -104,12 +105,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return train_stack(trainer, stacking, broadcast, given)
 
     monkeypatch.setattr(train, "train_stack", counted)
-    warn_once.cache_clear()
     return sizes
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     """What the user was told."""
     caplog.set_level(logging.WARNING, "fedray")
     return lambda: [line for line in caplog.messages if "runtime.stack" in line]
@@ -123,7 +123,7 @@ def outcome(algorithm: Any, size: int | str, alpha: Any = 0.1, training: Any = N
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_no_bit_changes(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
+def test_no_bit_changes(name: str, made: list[int], lines: Lines) -> None:
     """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping.
 
     16 clients in stacks of at most 7 are 6, 6 and 4. On equal shards all of a round happens in stacks, uploads
@@ -163,9 +163,7 @@ def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: l
         ({}, {"model": f"{__name__}:Plain"}),
     ],
 )
-def test_other_optimisers_given_steps_and_a_user_s_model(
-    settings: dict[str, Any], options: dict[str, Any], made: list[int], lines: Callable[[], list[str]]
-) -> None:
+def test_other_settings(settings: dict[str, Any], options: dict[str, Any], made: list[int], lines: Lines) -> None:
     assert outcome("fedavg", 8, training=settings, **options) == outcome("fedavg", 1, training=settings, **options)
     assert (max(made), lines()) == (8, [])
 
@@ -190,9 +188,7 @@ def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: An
     assert made == []
 
 
-def test_kernels_with_other_bits_turn_stacks_off(
-    monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Callable[[], list[str]]
-) -> None:
+def test_kernels_of_other_bits_turn_stacks_off(monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Lines) -> None:
     """One entry of one row is off by its last bit: the run's numbers are those without stacks, and one line says so."""
     compute = stack.compute_gradients
 
@@ -209,13 +205,13 @@ def test_kernels_with_other_bits_turn_stacks_off(
     assert line.endswith(" have other bits in a stack on this machine; each client trains alone")
 
 
-def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], lines: Callable[[], list[str]]) -> None:
+def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], lines: Lines) -> None:
     """Its first stack disagrees with its clients alone, whose results count."""
     assert (outcome(Longest, 8), len(made)) == (outcome(Longest, 1), 1)
     assert lines() == [f"runtime.stack: {__name__}:Longest has other bits in a stack; each client trains alone"]
 
 
-def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Callable[[], list[str]]) -> None:
+def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Lines) -> None:
     """Nine clients, then ten, with batches that differ in size: each kind is compared when it is first made."""
     clients = {"total": 20, "per_round": 9, "cohorts": [[*range(9)], [*range(10)], [*range(5, 15)], [*range(10)]]}
     given = {"partition": 0.3, "training": {"rounds": 4, "local_epochs": 1, "batch_size": 16}}
@@ -226,13 +222,13 @@ def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Callable[[
     assert (stacked, len(lines())) == (alone, 1)
 
 
-def test_a_sum_leaves_what_it_adds_as_it_is(lines: Callable[[], list[str]]) -> None:
+def test_a_sum_leaves_what_it_adds_as_it_is(lines: Lines) -> None:
     """From the second stack on, too, whose clients are not computed alone as well."""
     assert outcome(Doubles, 8, "iid") == outcome(Doubles, 1, "iid")
     assert lines() == []
 
 
-def test_a_number_that_differs_is_refused(made: list[int], lines: Callable[[], list[str]]) -> None:
+def test_a_number_that_differs_is_refused(made: list[int], lines: Lines) -> None:
     """If all weights are equal there is one; otherwise the method goes alone."""
     training = {"local_epochs": None, "local_steps": 2, "aggregation": "uniform"}
     assert outcome(Weighted, 8, training=training) == outcome(Weighted, 1, training=training)
@@ -243,9 +239,7 @@ def test_a_number_that_differs_is_refused(made: list[int], lines: Callable[[], l
     assert "weight is not the same for all clients" in line
 
 
-def test_a_stack_out_of_memory_is_halved(
-    monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Callable[[], list[str]]
-) -> None:
+def test_a_stack_out_of_memory_is_halved(monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Lines) -> None:
     """No more than 3 clients fit: 8 become 4 and then 2."""
     compute = stack.compute_gradients
 
@@ -257,9 +251,8 @@ def test_a_stack_out_of_memory_is_halved(
     expected = outcome("feddyn", 1, "iid")
     monkeypatch.setattr(stack, "compute_gradients", narrow)
     assert outcome("feddyn", 8, "iid") == expected
-    assert lines() == [
-        f"runtime.stack: out of memory with {size} clients in a stack; now there are {size // 2}" for size in (8, 4)
-    ]
+    said = "runtime.stack: out of memory with {} clients in a stack; now there are {}"
+    assert lines() == [said.format(size, size // 2) for size in (8, 4)]
     assert made[:3] == [8, 4, 2]
     assert set(made[3:]) <= {4, 2}
 

@@ -45,8 +45,7 @@ def test_the_size_in_the_list_of_models(name: str) -> None:
 
 def test_a_model_of_ones_own_lists_its_options_and_size(call: Call) -> None:
     """A linear map from 3 x 32 x 32 numbers to 5 and one from 5 to 10: 15,365 and 60 parameters."""
-    code, out, _ = call("list", "models", f"{__name__}:Own")
-    assert code == 0
+    out = call("list", "models", f"{__name__}:Own").done
     assert "options:\n  width = 5\n  init = None" in out
     assert "\ntrained 15,425 of 15,425 parameters, for 3x32x32 and 10 classes; " in out
 
@@ -68,7 +67,6 @@ FEATURES = {
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
 def test_head_body_features_and_taps(name: str) -> None:
     """The head turns features of the known size into the logits; everything else is body; taps exist and are used."""
-    torch.manual_seed(0)
     spec = make_model_spec(name)
     size = {"efficientnet_b0": 64, "emnist_cnn": 12, "mlp": 8}.get(name, 32)
     x = torch.randint(0, 20, (3, 80)) if name in ("char_lstm", "text_cnn") else torch.randn(3, 2, size, size)
@@ -87,7 +85,6 @@ def test_head_body_features_and_taps(name: str) -> None:
 
 def test_vgg_starts_as_published() -> None:
     """N(0, 2/(9 · out)): the standard deviation of 512 output channels is sqrt(2/4608) = 0.0208, biases are 0."""
-    torch.manual_seed(0)
     convolutions = [m for m in make_model_spec("vgg11").build((3, 32, 32), 10).modules() if isinstance(m, nn.Conv2d)]
     for m in convolutions:
         assert float(m.weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * m.out_channels)), rel=0.08)
@@ -121,7 +118,6 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
     """Kim's equations 2 to 4 with loops: c_i = ReLU(w · x_{i:i+h} + b), its maximum over i, then the head.
 
     Padding is zero and gets no gradient."""
-    torch.manual_seed(0)
     spec = make_model_spec({"name": "text_cnn", "vocabulary": 9, "embedding": 2, "widths": [1, 3], "filters": 2})
     module = spec.build((4,), 3).eval()
     state, tokens = module.state_dict(), torch.tensor([[5, 8, 0, 0]])
@@ -163,7 +159,6 @@ def test_models_refuse_other_data_and_architectures(options: dict[str, Any], sha
 
 def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
     """ImageNet weights have 1000 classes: the body is taken, the head stays as initialised; the same head is taken."""
-    torch.manual_seed(0)
     spec = make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")})
     pretrained, own, other = (spec.build((3, 64, 64), classes) for classes in (1000, 8, 8))
     torch.save(pretrained.state_dict(), tmp_path / "w.pt")
@@ -186,10 +181,8 @@ def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
 def test_sl_vit_takes_images_resized_to_32() -> None:
     """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
     images = {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10}
-    resized, as_it_is = (
-        small.problem(clients=(2, 1), data=images, model=model)
-        for model in ({"name": "sl_vit", "resize": 32}, {"name": "sl_vit"})
-    )
+    resized = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit", "resize": 32})
+    as_it_is = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit"})
     assert resized.data.input_shape == (3, 32, 32)
     assert resized.build_network("cpu").theta.numel() == 6_176_275
     assert as_it_is.data.input_shape == (3, 28, 28)

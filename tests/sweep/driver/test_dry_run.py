@@ -146,8 +146,7 @@ def test_a_plan_says_which_cells_were_not_measured_and_that_methods_have_too_few
     said = f"{few_seeds}; 3 give the first, six or more serve every test\n"
     both = ["fedavg", "fedsam"]
     for methods, seeds, few in ((both, [0, 1], True), (["fedavg"], [0, 1], False), (both, [0, 1, 2], False)):
-        smoke = {"smoke": {"base": {"training": {"rounds": 1}}}}
-        write_sweep(grid={"algorithm": methods, "seed": seeds}, **smoke)
+        write_sweep(grid={"algorithm": methods, "seed": seeds}, smoke={"base": {"training": {"rounds": 1}}})
         assert (said in call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done) == few
         assert "too few" not in call("sweep", "sweep.yaml", "--dry-run", "--smoke", *CLUSTER).done
     write_sweep(grid={"algorithm": both, "seed": [0, 1]}, base=small.sections(runtime={}))

@@ -134,8 +134,7 @@ def test_data_that_change_between_the_stages_are_refused(monkeypatch: pytest.Mon
 def test_what_the_final_table_is_told() -> None:
     """4 draws of 2 values are 2 cells for each of 2 seeds, of 3 rounds: 12; fedprox, whose draws differ in μ, has twice
     as many, and one gradient a step as fedavg. Each of 2 clients has 1437 (1 - 0.2) / 5 = 230 samples to train on, in 5
-    batches of 50: 12 x 2 x 5 gradients. The largest lr wins.
-    """
+    batches of 50: 12 x 2 x 5 gradients. The largest lr wins."""
     asked = file(grid={"partition": ["iid"]}, search={"training.lr": {"choice": [0.1, 1.0]}})
     first = make_plan(make_tune_stage(asked))
     choices = choose(with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr}))
@@ -162,9 +161,7 @@ def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
         assert not one.tune.blocks
         assert (one.tune.seeds, one.final.seeds, one.searcher.seed) == ((10 + k,), (k,), 1 + k)
         runs = [cell.run for cell in make_plan(make_tune_stage(one)).sheet.cells.values()]
-        first, other = (
-            {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
-        )
+        first, other = ({run.training.lr for run in runs if run.algorithm.name == of} for of in ("fedavg", "fedprox"))
         assert (first, {run.seed for run in runs}) == (other, {10 + k})
         rates.append(first)
     assert ([len(one) for one in rates], len(set.union(*rates))) == ([4, 4, 4], 12)

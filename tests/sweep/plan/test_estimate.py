@@ -55,8 +55,7 @@ def test_cells_share_a_split_only_where_it_is_the_same(monkeypatch: pytest.Monke
 
 
 def test_every_kind_is_tried_before_anything_starts() -> None:
-    """The second of two models takes texts, the data are images; the second of two numbers of clients is above 1,437
-    samples."""
+    """The second of two models takes texts, the data are images; one of two numbers of clients is above 1,437."""
     with pytest.raises(UserError, match="char_lstm"):
         make_sheet(sweep(1, model=["mlp", "char_lstm"]), Problems())
     with pytest.raises(UserError, match=r"partition\.min_size: 2000 clients"):
@@ -127,8 +126,7 @@ def test_a_model_is_measured_as_the_data_shape_it() -> None:
 
 @pytest.mark.parametrize("name", ["fedtoga", "mimelite", "fedge", "local-only"])
 def test_every_kind_of_method_is_timed_by_its_own_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of the engine on random data: methods with states, with passes over the shard, with parts of the model,
-    and without a global model."""
+    """A round of the engine on random data: methods with states, passes over shards, parts, no global model."""
     monkeypatch.setattr(estimate, "SPAN", 0.05)
     one = run(algorithm=name, model=MLP)
     seconds, slowdown = measure_pace(one, make_key(one), 144, "cpu")
@@ -164,9 +162,8 @@ def test_short_cells_wait_for_the_process(at_a_time: int, seconds: float, monkey
     assert found == pytest.approx([seconds] * 4, rel=1e-5)
 
 
-def test_a_sweep_on_your_own_arrays_costs_something(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_arrays_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep on arrays of the user's own costs something."""
     monkeypatch.chdir(tmp_path)
     images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
     np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])

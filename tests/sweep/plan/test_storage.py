@@ -165,12 +165,8 @@ def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(tmp_path: Pat
     assert storage.list_abandoned() == [tmp_path / "tune" / "new"]
 
 
-MAKERS: dict[str, Callable[[Path], object]] = {
-    "pipe": os.mkfifo,
-    "file": Path.touch,
-    "loop": lambda path: path.symlink_to(path.name),
-    "folder": Path.mkdir,
-}
+MAKERS: dict[str, Callable[[Path], object]] = {"pipe": os.mkfifo, "file": Path.touch, "folder": Path.mkdir}
+MAKERS["loop"] = lambda path: path.symlink_to(path.name)
 
 
 def put(what: str, path: Path) -> None:

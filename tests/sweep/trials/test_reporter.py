@@ -70,8 +70,7 @@ class Told:
         self.note(f"close {record.ending.status} with {len(record.history)} rows")
         written()
 
-    def flush(self) -> None:
-        pass
+    def flush(self) -> None: ...
 
     def note(self, what: str) -> None:
         self.calls.append(what)
@@ -84,16 +83,11 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
     problems = Problems()
     sheet, _ = make_sheet(sweep, problems)
     listed = list(sheet.cells.values())
-    session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet, folder=Path.cwd()),
-        tracker=told,
-        writer=Writer(),
-        open=lambda: told.opened.append(bool(told.calls)),
-        parent="parent",
-        locks=SimpleNamespace(release=release),
-    )
-    reporter = TuneReporter(session, Progress(len(listed)))
-    return reporter, [trial(cell) for cell in listed], listed
+    session: Any = SimpleNamespace(tracker=told, writer=Writer(), parent="parent")
+    session.plan = SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet, folder=Path.cwd())
+    session.locks = SimpleNamespace(release=release)
+    session.open = lambda: told.opened.append(bool(told.calls))
+    return TuneReporter(session, Progress(len(listed))), [trial(cell) for cell in listed], listed
 
 
 def trial(cell: Cell) -> Any:
@@ -296,8 +290,7 @@ def test_a_finished_cell_drops_its_clients_states(algorithm: str, keep: bool | N
     released, grid = list[str](), {"algorithm": [algorithm], "runtime.keep_states": [keep]}
     sink, (trial, *_), (cell, *_) = made(Storing(arrives), released.append, **grid)
     simulation = Simulation(sink.session.plan.problems.get_problem(cell), InlineBackend())
-    store = Checkpoints(get_cell_dir(cell.hash))
-    for state in make_rounds(simulation, store):
+    for state in make_rounds(simulation, Checkpoints(get_cell_dir(cell.hash))):
         last = state
     sink.on_trial_start(0, [], trial)
     sink.on_trial_result(1, [], trial, FINISHED)
