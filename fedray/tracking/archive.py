@@ -424,7 +424,7 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
     """Make a run of the store, which counts once it is whole; what could not be made whole is deleted."""
     client = tracker.client
     for left in store.find_runs(tracker.reader, tracker.experiment, [cell.hash]):
-        if left.data.tags["fedray.status"] == "superseded" and left.info.status == "RUNNING":  # of a killed import
+        if left.data.tags.get("fedray.status") == "superseded" and left.info.status == "RUNNING":  # of a killed import
             client.delete_run(left.info.run_id)
     tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
     tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": "superseded"}
