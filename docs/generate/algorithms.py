@@ -32,8 +32,9 @@ Notation: `x` global model, `y` local model, `g(y)` mini-batch gradient of the m
 the moments, and `wd y` is added to what they give ([configuration](configuration.md#trainingadamw)); a method whose
 formulas hold for SGD alone is refused with these.
 With `training.clip_scope: code` the `α y` or `μ y` of dual and proximal methods is added after clipping, as in
-FL-Simulator's code (D-12). Unless a method says otherwise, `x <- x + η_g U`. Perturbations of sharpness-aware methods
-include neither weight decay nor clipping, and use the batch of the step.
+FL-Simulator's code (D-12); that of `feddc`, `fedacg` and `fednova` stays in `q`. Unless a method says otherwise,
+`x <- x + η_g U`. Perturbations of sharpness-aware methods include neither weight decay nor clipping, and use the
+batch of the step.
 
 **Costs** are measured, in multiples of the model, per participant and round: sent down and up, kept by a client and
 (in addition to `x`) by the server; then backward passes per local step. A tensor sent under two names counts once;

@@ -115,6 +115,8 @@ class Algorithm(Component):
     bound_to_sgd: ClassVar[str] = ""
     """Why the formulas hold for SGD's steps only, as a sentence without its subject ("divides updates by K η"); empty
     if `training.optimizer` may be another."""
+    scales_update: ClassVar[bool] = False
+    """True if the server averages multiples of the updates that clients upload themselves, instead of the update."""
     optimizer: ClassVar[Literal["", "adamw", "muon"]] = ""
     """The `training.optimizer` that the method's name stands for; empty for the configuration's."""
     stacks: ClassVar[bool] = False

@@ -34,6 +34,7 @@ class FedAS(Algorithm):
     paper = "Yang, Huang and Ye, FedAS: bridging inconsistency in personalized federated learning, CVPR 2024"
     idea = "aligns the shared body with the client's own, weighs clients by Fisher information"
     reads_features = True
+    scales_update = True
     shares = "body"
     keeps = "head"
     personal = "kept"

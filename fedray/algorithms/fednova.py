@@ -47,6 +47,7 @@ class FedNova(Proximal):
     )
     idea = "each update is divided by the client's effective number of steps before averaging"
     stacks = True
+    scales_update = True
     mu: float = Field(0.0, ge=0, description="μ: weight of a proximal term; 0 for plain FedNova")
     tau: Literal["effective", "steps"] = Field(
         "effective", description="τ: Σ π_i a_i, or Σ π_i K_i (the authors' code with μ > 0, D-105)"

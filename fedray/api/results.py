@@ -22,7 +22,7 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
-from fedray.engine.state import refuse_other_weights
+from fedray.engine.state import digest_theta, refuse_other_weights
 from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options, make_plan
 from fedray.sweep.run import execute
@@ -195,9 +195,15 @@ def load(run: str) -> Result:
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
-    state = load_newest_state("load", cell)
+    state, tags = load_newest_state("load", cell), found.data.tags
+    if tags.get("fedray.status") in (Status.FINISHED, "superseded") and (
+        (theta := digest_theta(state.theta)) != tags.get("fedray.theta_sha256", theta)
+    ):
+        raise UserError(
+            f"load: the newest checkpoint here, of round {state.round}, is not of {run}: its cell was run again"
+        )
     config = RunConfig.parse(read_configuration(client, run))
-    data, parent = load_data(config.data), find_sweeps(client, experiment).get(found.data.tags.get("fedray.sweep", ""))
+    data, parent = load_data(config.data), find_sweeps(client, experiment).get(tags.get("fedray.sweep", ""))
     listed = read_cells(client, parent).get(cell) if parent else None
     changed = listed.find_changed(data.digest, config.partition.list_identity_entries()) if listed else ""
     if changed == "data":

@@ -245,12 +245,21 @@ def read_error(trial: "Trial") -> Exception | str:
 def make_median_rule(metric: str, grace: int) -> "MedianStoppingRule":
     """Return Tune's median rule for a metric by round, whose largest value is the best, that never pauses a trial.
 
-    A paused trial would have to give Tune a checkpoint, but trials keep their own.
+    A paused trial would have to give Tune a checkpoint, but trials keep their own. One that starts again, after its
+    process has died, reports the rows of its checkpoint again, which count once.
     """
     from ray.tune.schedulers import MedianStoppingRule
+
+    told = dict[str, float]()
 
     class Median(MedianStoppingRule):
         def _on_insufficient_samples(self, *_: object) -> str:
             return str(self.CONTINUE)
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            if result.get("round", 0) <= told.get(trial.trial_id, 0):
+                return str(self.CONTINUE)
+            told[trial.trial_id] = result["round"]
+            return str(super().on_trial_result(controller, trial, result))
 
     return Median("round", metric, "max", grace_period=grace)

@@ -37,7 +37,7 @@ class Clients(Checked):
                 f"clients.per_round: found {self.per_round}; a fraction is at most 1.0, "
                 "a number of clients is written without a point"
             )
-        if self.per_round > self.total:
+        if self.cohorts is None and self.per_round > self.total:
             raise UserError(f"clients.per_round: found {self.per_round}; clients.total is only {self.total}")
         for t, ids in enumerate(self.cohorts or ()):
             if not ids or len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) >= self.total:

@@ -173,6 +173,10 @@ class RunConfig(Checked):
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
             if method.overrides("server_step") or method.tests_average:
                 raise UserError(f"training.server_step: found fedexp; {method.name} has a server step of its own")
+        if self.training.relaxed_average == "models":
+            for one in (method, self.stepping):
+                if one.scales_update or one.overrides("server_step"):
+                    raise UserError(f"training.relaxed_average: found models; {one.name} uses the updates themselves")
 
     def _refuse_optimizer(self) -> None:
         """Raise UserError if the method's formulas do not hold for the local optimiser."""

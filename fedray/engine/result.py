@@ -18,7 +18,7 @@ from fedray.cells.metric import LAST, OF_CLASSES, describe_accuracy, find_last_v
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.calls import check_arguments
-from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown, warn_once
 from fedray.common.output import OutputFile
 from fedray.common.vectors import Vectors
 from fedray.common.yaml_files import locate_folder
@@ -33,7 +33,7 @@ from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State, StateDamaged, digest_theta
-from fedray.models.network import Layout
+from fedray.models.network import Layout, Output
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
 
@@ -182,12 +182,18 @@ class Result:
 
         If the data are pictures, its inputs are uint8 or float32 `(n, c, h, w)` with values from 0 to 255: its first
         layer (`fedray.models.preprocess.Preprocess`) scales, normalises and resizes them as the run did. Without
-        pictures its inputs are the run's.
+        pictures its inputs are the run's. A line tells of a method that tests other logits than the model's own.
 
         Raises:
             UserError: the method has no global model, because each client keeps its own parameters.
         """
-        refuse_without_model(self.problem.config.algorithm)
+        method, ones = self.problem.config.algorithm, torch.ones(1, 2)
+        refuse_without_model(method)
+        if method.overrides("logits") and (":" in method.name or method.logits(Output(ones, ones)) is not ones):
+            warn_once(
+                f"model: {method.name} tests logits of its own, made of the model's features: the module answers with "
+                "those of its head, whose losses and probabilities are others (fedge's and fedgela's classes are not)"
+            )
         return self._with_preprocessing(self._fill_module(self.theta, self.state.buffers))
 
     @check_arguments

@@ -120,8 +120,8 @@ class FedDynForms(FedDyn):
 
 
 class FedDCForms(FedDC):
-    """q = g(y) + α/w_i (y - x + h_i) + c/w_i - c_i: with `scaling: samples` w_i is n_i N/Σ n, and w_i Δc_i enters c;
-    `variate_lr: first` divides u_i by the first round's η. The authors' code has both (D-17, D-23).
+    """q = g(y) + α/w_i (y - x + h_i) + c/w_i - c_i: with `scaling: samples` w_i is n_i N/Σ n, w_i Δc_i enters c, and
+    Δc_i has c/w_i, too; `variate_lr: first` divides u_i by the first round's η. Both as the code (D-17, D-23).
     """
 
     name = "feddc@forms"
@@ -322,8 +322,8 @@ class FedTOGAForms(FedTOGA):
 
 
 class FedGloSSForms(FedGloSS):
-    """q = g(y + ρ_l unit(g(y))) + α (y - x~ + H_i): with `dual_divisor: product` the sum of duals is divided by N M, as
-    in the code (D-87).
+    """q = g(y + ρ_l unit(g(y))) + α (y - x~ + H_i): with `dual_divisor: product` each round's sum of changes of the
+    duals is divided by N M, as in the code (D-87).
     """
 
     name = "fedgloss@forms"

@@ -227,9 +227,11 @@ class TuneReporter(OfThisCall, tune.Callback):
     def forget(self, cell: Cell) -> None:
         """Mark the earlier run of a cell that is run again as superseded, and delete its checkpoints.
 
-        Cell by cell, so that a call that is interrupted has lost no result of a cell that it did not reach.
+        Cell by cell, so that a call that is interrupted has lost no result of a cell that it did not reach; marked
+        first, so that no run that counts is without its model.
         """
-        self._write(lambda: self.session.tracker.supersede([cell.hash]))
+        self.session.open()
+        self.session.writer.ask(lambda: self.session.tracker.supersede([cell.hash]))
         shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
 
     def _write(self, write: Callable[[], None]) -> None:

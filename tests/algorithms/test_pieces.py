@@ -134,12 +134,28 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     assert float(loss.detach()) == pytest.approx(result.history[-1]["test_loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize(("feature_norm", "lines"), [("length", 1), ("model", 0)])
+def test_a_model_without_its_methods_logits_says_so(
+    feature_norm: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`fedge@forms` tests W h/||h||, or what the head gives."""
+    method = {"name": "fedge@forms", "feature_norm": feature_norm}
+    run(problem(method), InlineBackend()).model()
+    assert sum("model: fedge@forms tests logits of its own" in line for line in caplog.messages) == lines
+
+
+RELAXED = {"relaxed_start": 0.1, "relaxed_average": "models"}
+
+
 @pytest.mark.parametrize(
     ("method", "training", "message"),
     [
         ("fedavg", {"feddisco": {"a": 0.1}}, "feddisco: has options, but training.aggregation is samples"),
         ("fedavg", {"fedexp": {"epsilon": 0.1}}, "fedexp: has options, but training.server_step is average"),
         ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
+        ("fednova", RELAXED, "relaxed_average: found models; fednova uses the updates themselves"),
+        ("fedas", RELAXED, "relaxed_average: found models; fedas uses the updates themselves"),
+        ("fedavg", RELAXED | {"server_step": "fedexp"}, "relaxed_average: found models; fedexp uses the updates them"),
         ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
         ("fedexp", {"server_step": "fedexp"}, "server_step: found fedexp; fedexp has a server step of its own"),
         ("local-only", {"server_step": "fedexp"}, "server_step: fedexp scales the average"),

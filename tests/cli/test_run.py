@@ -59,6 +59,12 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     assert (run.data.params["data.mean"], run.data.params["data.std"]) == ("[0.3054]", "[0.3763]"), "the preset's"
     loaded = fedray.load(run.info.run_id)
     assert loaded.summary()["theta_sha256"] == run.data.tags["fedray.theta_sha256"]
+    client, _ = open_store()
+    client.set_tag(run.info.run_id, "fedray.theta_sha256", "0" * 64)
+    with pytest.raises(
+        UserError, match=rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
+    ):
+        fedray.load(run.info.run_id)
     saved = load_file("model.safetensors")
     flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().model.named_parameters()])
     assert torch.equal(flat, loaded.theta)

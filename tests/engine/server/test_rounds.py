@@ -28,7 +28,7 @@ Key = tuple[int, str, int, int]
 def config(**changes: Any) -> RunConfig:
     base: dict[str, Any] = {
         "data": {"name": "digits", "augment": ["flip"], "validation": {"fraction": 0.2}},
-        "clients": {"total": 3, "per_round": 2, "cohorts": [[0, 2], [1, 2]]},
+        "clients": {"total": 3, "cohorts": [[0, 2], [1, 2]]},
         "training": {"rounds": 2, "local_epochs": 1},
         "evaluation": {"every": 2, "last": 1, "personal": {"epochs": 1}},
     }

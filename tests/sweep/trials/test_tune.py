@@ -15,6 +15,7 @@ import fedray
 from fedray.analysis.data.collect import collect
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import TrialBackend
+from fedray.cluster.ray_private import make_median_rule
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
 from fedray.config import RunConfig, Runtime
 from fedray.engine.loop import run
@@ -204,6 +205,21 @@ def test_what_a_trial_asks_for() -> None:
     one, three = (CellTrainable.default_resource_request({"cell": cell, "actors": n}) for n in (1, 3))
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
+
+
+@pytest.mark.parametrize("again", [0, 2], ids=["undisturbed", "one begins again"])
+def test_the_median_rule_counts_each_round_once(again: int) -> None:
+    """Values t, t and t of three cells in round t have the running mean (t + 1)/2; a fourth with 1.9 in each round is
+    below it in round 3. Cells that died after round 2 report their rows again: the mean of all would be 9/5."""
+    rule, controller = make_median_rule("value", 1), Mock()
+    *others, last = (Mock(trial_id=str(k), status=Trial.RUNNING) for k in range(4))
+    for one in others:
+        rule.on_trial_add(controller, one)
+        for t in [1, 2, *range(1, again + 1), *range(3, 9)]:
+            assert rule.on_trial_result(controller, one, {"round": t, "value": float(t)}) == rule.CONTINUE
+    rule.on_trial_add(controller, last)
+    ends = [rule.on_trial_result(controller, last, {"round": t, "value": 1.9}) for t in (1, 2, 3)]
+    assert ends == [rule.CONTINUE, rule.CONTINUE, rule.STOP]
 
 
 def test_a_scheduler_sees_each_round_of_a_resumed_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
