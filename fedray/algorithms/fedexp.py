@@ -13,8 +13,9 @@ class FedExP(Algorithm):
 
     FedAvg with `training.server_step: fedexp`, which combines with every method that averages. Clients send one number
     besides u_i. The mean of the last two iterates is tested (in round 1 the first), and training continues from the
-    last (D-82). Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares,
-    although the paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε
+    last (D-82). The factor is made of the plain u_i and U, also if a method steps along something else (FedNova).
+    Readings: ε as in the paper, without the code's factor M (D-80); π_i in U and in the mean of squares, although the
+    paper is uniform (D-81). The authors' "fedavgm(exp)" never applies its momentum (D-83). The grid of ε
     and its decay were not read again in the paper [M].
     """
 

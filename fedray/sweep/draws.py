@@ -144,7 +144,9 @@ def count_training_gradients(run: RunConfig, known: Published | None = None) -> 
     if known is None or known.train is None:
         return None
     samples = count_samples(run, known.train)
-    return run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
+    rounds, clients = run.training.rounds, run.clients
+    trained = rounds * clients.cohort_size if clients.cohorts is None else sum(map(len, clients.cohorts[:rounds]))
+    return trained * count_of_client(run, samples)
 
 
 def count_of_client(run: RunConfig, samples: int) -> float:

@@ -96,6 +96,7 @@ MLP = {"name": "mlp", "hidden": [16]}
     ("sections", "expected"),
     [
         ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
+        ({"clients": {"total": 10, "cohorts": [[0], [1, 2], [3], [4], [5], [6]]}}, 7 / 24 * TRAINING + 6),
         ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
         ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
         ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
