@@ -192,10 +192,10 @@ def load(run: str) -> Result:
     client, experiment = open_reader()
     if (found := find_run(client, run)) is None:
         raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store")
-    cell = found.data.tags.get("fedray.cell")
-    if cell is None:
+    tags = found.data.tags
+    if (cell := tags.get("fedray.cell")) is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
-    state, tags = load_newest_state("load", cell), found.data.tags
+    state = load_newest_state("load", cell)
     if tags.get("fedray.status") in (Status.FINISHED, "superseded") and (
         (theta := digest_theta(state.theta)) != tags.get("fedray.theta_sha256", theta)
     ):

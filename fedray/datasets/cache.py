@@ -72,10 +72,8 @@ def cache_arrays(
         log.info("%s: decoding once into %s", name, folder)
         try:
             for key, array in decode().items():
-                with (partial / f"{key}.npy").open("xb") as file:
+                with write_whole(partial / f"{key}.npy") as file:
                     np.save(file, array)
-                    file.flush()
-                    os.fsync(file.fileno())
             with contextlib.suppress(OSError):  # another process was first; its folder is equivalent
                 partial.rename(folder)
         except OSError as error:
