@@ -23,19 +23,10 @@ TEXTS = 1000
 """Largest number of different texts in a column of features; a column with more holds names or ids."""
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 """A plain decimal. Python reads more: `1_000`, digits of other scripts."""
-SEPARATED = re.compile(
-    r"[\"'~≈<>≤≥±(]*\s*[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
-    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)(?:[+\-−]|(?:±|\+/-)\s*\d\S*)?[\"')]?"
-)
-"""A number written in another way: with a decimal comma, thousands apart, a unit, a sign such as <, + or ± before or
-behind it, quotes, digits of another script.
-
-Its groups are the blanks before the unit and the unit.
-"""
+LISTED = 20
+"""Names in a message."""
 SMALL = 1e-140
 """Spread of a column below which squares underflow."""
-MISSING = {"na", "n/a", "nan", "null", "none", "-", "?", "."}
-"""Usual marks of a missing value, in lower case."""
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -48,11 +39,10 @@ class Table(dict[str, np.ndarray]):
 class Csv(DataSource):
     """A comma-separated table with a header; each row is a sample, and each column not named below a feature.
 
-    Numbers are plain decimals such as -1.5 and 2e-3, and are standardised; a column of texts gives a feature of 0 and 1
-    for each of them. A column with more numbers than texts, or with numbers and a mark such as NA, is refused unless
-    `texts` names it: a text in it is a slip or stands for a missing number. Labels and clients are texts, numbered in
-    sorted order: as numbers if all of them are numbers. The test set is `test_path`, the rows with `test` in the column
-    `split`, or part of each client's rows (`data.test`).
+    Numbers are plain decimals such as -1.5 and 2e-3, and are standardised. A column of texts or codes is named in
+    `texts`; each of its values becomes a feature of 0 and 1. Labels and clients are numbered in sorted order: as
+    numbers if all of them are numbers. The test set is `test_path`, the rows with `test` in the column `split`, or part
+    of each client's rows (`data.test`).
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -64,7 +54,7 @@ class Csv(DataSource):
     split: str | None = Field(None, description="column with `train` or `test` in each row")
     test_path: str | None = Field(None, description="a second file with the same columns: the test set")
     drop: tuple[str, ...] = Field((), description="columns that are not used")
-    texts: tuple[str, ...] = Field((), description="columns of texts even if they look like numbers: codes, say")
+    texts: tuple[str, ...] = Field((), description="columns of texts or codes: each value becomes a feature of 0 and 1")
     standardise: bool = Field(
         True, description="numbers get mean 0 and deviation 1 over the training rows (with `data.test`: all rows)"
     )
@@ -102,13 +92,17 @@ class Csv(DataSource):
         if is_test.all() or not (is_test.any() or self.test):
             raise UserError(f"data.split: {self.path} has no row for {'training' if is_test.all() else 'testing'}")
         used = {self.label_column, self.client, self.split, *self.drop}
-        features = {name: self._make_features(table, name, ~is_test) for name in table if name not in used}
-        if not features:
+        named = [name for name in table if name not in used]
+        if not named:
             raise UserError(f"data.path: {self.path} has no column for features")
-        texts = [f"{escape(name)} ({len(made[0])})" for name, made in features.items() if made.dtype == np.float32]
-        if texts:
-            log.info("%s: columns of texts: %s", self.name, ", ".join(texts[:12] + ["..."] * (len(texts) > 12)))
-        x = np.concatenate(list(features.values()), axis=1).astype(np.float32)
+        if words := [name for name in named if name not in self.texts and not any(map(NUMBER.fullmatch, table[name]))]:
+            listed = ", ".join([*map(truncate_repr, words[:LISTED]), *["..."] * (len(words) > LISTED)])
+            raise UserError(f"data.texts: {self.path} has columns without a number; `texts: [{listed}]`, or `drop`")
+        features = [
+            self._make_choices(table, name) if name in self.texts else self._make_numbers(table, name, ~is_test)
+            for name in named
+        ]
+        x = np.concatenate(features, axis=1).astype(np.float32)
         y = self._encode(table, self.label_column)
         clients = None if self.client is None else self._encode(table, self.client)
         train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
@@ -173,58 +167,38 @@ class Csv(DataSource):
         """Return the position of each row's text among the sorted texts, int64 `(n,)`; numbers sort as numbers."""
         self._refuse_row(table, name, table[name] == "", "a value is required")
         names = sorted(set(table[name]))
-        if name == self.label_column and all(text.lower() in MISSING or NUMBER.fullmatch(text) for text in names):
-            is_missing = np.array([text.lower() in MISSING for text in table[name]])
-            if not is_missing.all():
-                self._refuse_row(
-                    table, name, is_missing, "a class is required; leave the row out, or name it otherwise"
-                )
         refuse_two_spellings(f"data.path: {self.path}: column {name}", names)
-        if all(map(NUMBER.fullmatch, names)):
-            if name == self.label_column:
-                broken = {text for text in names if Decimal(text) != Decimal(text).to_integral_value()}
-                is_broken = np.array([text in broken for text in table[name]])
-                self._refuse_row(table, name, is_broken, "classes are texts or integers")
+        numbers = set(filter(NUMBER.fullmatch, names))
+        if name == self.label_column and numbers:
+            whole = {text for text in numbers if Decimal(text) == Decimal(text).to_integral_value()}
+            is_wrong = np.array([text not in whole for text in table[name]])
+            self._refuse_row(table, name, is_wrong, "classes are integers, or texts without a number among them")
+        if len(numbers) == len(names):
             names.sort(key=Decimal)
         places = {text: place for place, text in enumerate(names)}
         return np.array([places[text] for text in table[name]], dtype=np.int64)
 
-    def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
-        """Return a column's features: float64 `(n, 1)`, or float32 `(n, texts)` of a column with texts."""
-        values, is_empty = _parse(table[name]), table[name] == ""
-        is_text = np.isnan(values) & ~is_empty
-        if is_text.any() or name in self.texts:
-            forms = [SEPARATED.fullmatch(unicodedata.normalize("NFKC", text)) for text in table[name]]
-            # Letters right behind a number are a unit if all are the same: 3kg, 5kg. Others are codes: 1a, 2b.
-            letters = {form[2] for form in forms if form and not form[1] and form[2].strip("%‰$€£¥")}
-            odd = is_text & [form is not None and (form[2] not in letters or len(letters) == 1) for form in forms]
-            is_missing = np.array([text.lower() in MISSING for text in table[name]])
-            is_number = ~is_text & ~is_empty
-            if name not in self.texts and (
-                (is_text & ~odd & ~is_missing).sum() < is_number.sum() + odd.sum()
-                or (is_missing.any() and is_number.any())
-            ):
-                self._refuse_row(
-                    table,
-                    name,
-                    odd,
-                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands, quotes, "
-                    "units and signs like <; if these are codes, name the column in texts",
-                )
-                is_wrong = is_missing if is_missing.any() else is_text
-                self._refuse_row(
-                    table,
-                    name,
-                    is_wrong,
-                    "a number is required; leave a missing one empty, or name the column in texts",
-                )
-            self._refuse_row(table, name, is_empty, "a text is required")
-            texts, positions = np.unique(table[name].astype(str), return_inverse=True)
-            if len(texts) > TEXTS:
-                raise UserError(f"data.drop: column {name} holds {len(texts)} different texts; allowed are {TEXTS}")
-            if len(texts) == len(table[name]):
-                raise UserError(f"data.drop: column {name} has another text in each row, as an id; leave it out")
-            return np.eye(len(texts), dtype=np.float32)[positions]
+    def _make_choices(self, table: Table, name: str) -> np.ndarray:
+        """Return a feature of 0 and 1 for each text of a column, `(n, texts)`."""
+        self._refuse_row(table, name, table[name] == "", "a text is required")
+        texts, positions = np.unique(table[name].astype(str), return_inverse=True)
+        if len(texts) > TEXTS:
+            raise UserError(f"data.drop: column {name} holds {len(texts)} different texts; allowed are {TEXTS}")
+        if len(texts) == len(table[name]):
+            raise UserError(f"data.drop: column {name} has another text in each row, as an id; leave it out")
+        return np.eye(len(texts))[positions]
+
+    def _make_numbers(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
+        """Return the numbers of a column, `(n, 1)`."""
+        is_empty, is_number = table[name] == "", np.array([NUMBER.fullmatch(text) is not None for text in table[name]])
+        self._refuse_row(
+            table,
+            name,
+            ~is_number & ~is_empty,
+            "a plain decimal such as -1.5 or 2e-3 is required; a missing one is left empty, a column of codes named in "
+            "data.texts",
+        )
+        values = np.where(is_number, table[name], "nan").astype(np.float64)
         known = values[is_train & ~is_empty]
         if self.missing_values == "refuse" or not len(known):
             self._refuse_row(table, name, is_empty, "a number is required; data.missing: mean fills it in")
@@ -242,15 +216,6 @@ class Csv(DataSource):
             found = f"{len(np.unique(values))} different numbers; float32 keeps {kept} of them"
             log.warning("csv: column %s has %s, standardise: true keeps more", escape(name), found)
         return values[:, None]
-
-
-def _parse(fields: np.ndarray) -> np.ndarray:
-    """Return the numbers in a column, float64 `(n,)`; NaN for anything else."""
-    spelled = ("inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
-    return np.array(
-        [float(field) if NUMBER.fullmatch(field) or field.lower() in spelled else np.nan for field in fields],
-        dtype=np.float64,
-    )
 
 
 def refuse_two_spellings(where: str, names: Iterable[str]) -> None:

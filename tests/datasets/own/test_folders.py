@@ -298,7 +298,7 @@ OWN = """age,sex,ward,kind,part
 3,"f",a,no,train
 5,m,b,yes,test
 """
-STYLES = ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662", "50+", "3±1", "'5'"]
+STYLES = ["1,5", "1_000", "5%", "3 kg", "<0.01", "\u0661\u0662", "'5'", "NA", "inf", "m"]
 
 
 @pytest.fixture(autouse=True)
@@ -311,11 +311,9 @@ def load_table(content: str | bytes = OWN, **options: Any) -> Dataset:
     return load("csv", **{"path": "own.csv", "label": "kind", **options})
 
 
-def test_numbers_are_standardised_by_training_rows_and_texts_become_columns(caplog: pytest.LogCaptureFixture) -> None:
+def test_numbers_are_standardised_by_training_rows_and_texts_become_columns() -> None:
     """Ages -1 and 3: mean 1, deviation 2; then 5 is 2. Sexes f and m; wards a and b are clients 0 and 1."""
-    caplog.set_level("INFO", "fedray")
-    data = load_table(OWN.replace("1,m", "-1,m"), split="part", client="ward")
-    assert caplog.messages == ["csv: columns of texts: sex (2)"]
+    data = load_table(OWN.replace("1,m", "-1,m"), split="part", client="ward", texts=["sex"])
     assert (data.x_train.tolist(), data.x_test.tolist()) == ([[-1, 0, 1], [1, 1, 0]], [[2, 0, 1]])
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([1, 0], [1], 2)
     assert (data.client_train.tolist(), data.client_test.tolist()) == ([1, 0], [1])
@@ -335,7 +333,6 @@ def rows(column: str, values: list[str]) -> str:
 @pytest.mark.parametrize(
     ("values", "numbers"),
     [
-        (["1_1", "11", "1E2", "7", "8"], [2, 0, 1, 3, 4]),  # texts sort as texts: 11, 1E2, 1_1, 7, 8
         (["10", "9", "2"], [2, 1, 0]),
         ([str(2**53 + 1), str(2**53), "9" * 40], [1, 0, 2]),  # as float64 the first two are one number
         (["b", "B", "a"], [2, 0, 1]),
@@ -343,10 +340,12 @@ def rows(column: str, values: list[str]) -> str:
 )
 @pytest.mark.parametrize("column", ["who", "kind"])
 def test_codes_of_clients_and_classes_are_told_apart(column: str, values: list[str], numbers: list[int]) -> None:
-    """Python would read 1_1 as 11, 2_0 as 20 and long integers as the nearest float."""
+    """Python would read long integers as the nearest float, and 1_1 as 11: clients of which one is a text are texts."""
     data = load_table(rows(column, values), split="part", client="who")
     found = data.client_train if column == "who" else data.y_train
     assert found.tolist() == numbers
+    data = load_table(rows("who", ["1_1", "11", "1E2", "7", "8"]), split="part", client="who")
+    assert data.client_train.tolist() == [2, 0, 1, 3, 4]  # sorted: 11, 1E2, 1_1, 7, 8
 
 
 @pytest.mark.parametrize("pair", [("05", "5"), ("100", "1E2"), ("11", "\uff11\uff11"), ("Ko\u0308ln", "K\u00f6ln")])
@@ -358,26 +357,18 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
 
 
 @pytest.mark.parametrize("value", STYLES)
-def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
-    """Each would be a text, with a feature of 0 and 1 for every value. As codes they are accepted on request."""
-    content = rows("f", [value, value, "NA"])
+def test_only_plain_decimals_are_numbers_and_texts_are_named(value: str) -> None:
+    """Columns of texts are listed in one line that can be copied."""
+    content, options = rows("f", [value, "2", value]), {"split": "part", "drop": ["who"]}
     with pytest.raises(UserError, match=r"row 1, column f: found .*a plain decimal such as -1\.5 or 2e-3 is required"):
-        load_table(content, split="part", drop=["who"])
-    assert load_table(content, split="part", drop=["who"], texts=["f"]).x_train.shape == (3, 2)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["1e-05", "-2.5E+1", ".5", "3."], [[1e-5], [-25], [0.5], [3]]),
-        (["12.05.1999", "10.0.0.1", "1-2"], [[0, 0, 1], [0, 1, 0], [1, 0, 0]]),
-        (["3a", "2b", "1a"], [[0, 0, 1], [0, 1, 0], [1, 0, 0]]),
-    ],
-)
-def test_plain_decimals_and_texts_with_digits_are_accepted(values: list[str], expected: list[list[float]]) -> None:
-    """Sorted, the texts are 1-2, 10.0.0.1, 12.05.1999."""
-    data = load_table(rows("f", values), split="part", drop=["who"], standardise=False)
-    np.testing.assert_allclose(data.x_train, expected, rtol=1e-6)
+        load_table(content, **options)
+    assert load_table(content, **options, texts=["f"]).x_train.shape == (3, 2)
+    plain = load_table(rows("f", ["1e-05", "-2.5E+1", ".5", "3."]), **options, standardise=False)
+    np.testing.assert_allclose(plain.x_train, [[1e-5], [-25], [0.5], [3]], rtol=1e-6)
+    with pytest.raises(
+        UserError, match=r"own\.csv has columns without a number; `texts: \['sex', 'ward'\]`, or `drop`"
+    ):
+        load_table(split="part")
 
 
 @pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
@@ -425,10 +416,12 @@ def test_tiny_numbers_stay_apart_and_large_ones_that_float32_merges_are_named(ca
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])
 def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     """Three wards of 40 rows whose class is the sign of the feature: one layer learns it."""
-    rng = np.random.default_rng(0)
+    rng, named = np.random.default_rng(0), {"client": "ward", "drop": ["part"]}
     rows = [(rng.normal(), ward, "test" if i % 4 == 0 else "train") for ward in "abc" for i in range(40)]
-    load_table("age,ward,part,kind\n" + "\n".join(f"{x},{w},{p},{int(x > 0)}" for x, w, p in rows) + "\n", **clients)
-    data = {"name": "csv", "path": "own.csv", "label": "kind", "client": "ward", "drop": ["part"], **clients}
+    load_table(
+        "age,ward,part,kind\n" + "\n".join(f"{x},{w},{p},{int(x > 0)}" for x, w, p in rows) + "\n", **clients, **named
+    )
+    data = {"name": "csv", "path": "own.csv", "label": "kind", **named, **clients}
     sections = {"data": data, "training": {"rounds": 5, "batch_size": 10}, "evaluation": {"personal": {}}}
     result = fedray.simulate(small.sections("fedavg", (3, 3), 8, "natural", **sections))
     assert result.problem.split.test.sizes.tolist() == [10, 10, 10]
@@ -436,6 +429,7 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
 
 
 PART, SECOND = {"split": "part"}, {"test_path": "test.csv"}
+SEX: dict[str, Any] = PART | {"texts": ["sex"], "drop": ["ward"]}
 NAMES = "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n"
 
 
@@ -448,25 +442,23 @@ NAMES = "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001
         (OWN, {"split": "part", "label": "kin"}, "data.label: unknown name 'kin'"),
         (OWN, {"split": "sex"}, "row 1, column sex: found 'm'; train or test is required"),
         (OWN.replace("test", "train"), PART, "own.csv has no row for testing"),
-        (OWN.replace("3,", ","), PART, "row 2, column age: found ''; a number is required; data.missing"),
-        (OWN.replace("3,", "inf,"), PART, "row 2, column age: found 'inf'; a finite number"),
-        (OWN.replace("no", ""), PART, "row 2, column kind: found ''; a value is required"),
-        (OWN.replace('"f"', ""), {"split": "part", "missing": "mean"}, "row 2, column sex: found ''; a text is"),
+        (OWN.replace("3,", ","), SEX, "row 2, column age: found ''; a number is required; data.missing"),
+        (OWN.replace("3,", "1e39,"), SEX, "row 2, column age: found '1e39'; a finite number"),
+        (OWN.replace("no", ""), SEX, "row 2, column kind: found ''; a value is required"),
+        (OWN.replace('"f"', ""), SEX | {"missing": "mean"}, "row 2, column sex: found ''; a text is"),
         (OWN + "7,m\n", PART, "row 4 has 2 fields, the header 5"),
         (OWN.replace("sex", "age"), PART, "own.csv has two columns 'age'"),
         (OWN.replace("sex", ""), PART, "column 2 has no name, as the row numbers that pandas writes; name it"),
         (OWN.replace("age", "Unnamed: 0"), PART, "or leave it out with data.drop: ['Unnamed: 0']"),
-        (OWN.replace("5,m", "5,x"), PART, "column sex has another text in each row"),
+        (OWN.replace("5,m", "5,x"), SEX, "column sex has another text in each row"),
         ("age,kind,part\n", PART, "own.csv has no rows below its header"),
         ("kind,part\n1,train\n0,test\n", PART, "own.csv has no column for features"),
         (OWN, {"split": "part", "client": "part"}, "data: the column 'part' is named for two purposes"),
-        (OWN.replace("3,", "NA,"), PART, "found 'NA'; a number is required; leave a missing one empty, or"),
-        (OWN.replace("1,m", "NA,m").replace("5,m", "?,m"), PART, "row 1, column age: found 'NA'; a number is required"),
         (OWN + '7,m,b,yes,"test\n', PART, "own.csv: row 4 cannot be read: unexpected end of data; is a quote"),
-        ("height,kind\n1,1\n", SECOND, "data.test_path: test.csv: row 2, column kind: found 'NA'; a class"),
-        (NAMES, PART, "column name holds 1001 different texts; allowed are 1000"),
+        ("height,kind\n1,1\n", SECOND, "data.test_path: test.csv: row 2, column kind: found 'NA'; classes are"),
+        (NAMES, PART | {"texts": ["name"]}, "column name holds 1001 different texts; allowed are 1000"),
         ("age,kind\n1,1\n", SECOND, "only one of both files has the column 'age'"),
-        ("age,kind,part\n1,0.5,train\n1,1,test\n", PART, "found '0.5'; classes are texts or integers"),
+        ("age,kind,part\n1,0.5,train\n1,1,test\n", PART, "found '0.5'; classes are integers, or texts without"),
     ],
 )
 def test_refused_in_one_line(content: str | bytes, options: dict[str, Any], message: str) -> None:
