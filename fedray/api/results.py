@@ -16,6 +16,7 @@ from fedray.cells.status import Status
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
+from fedray.common.location import refuse_unwritable_store
 from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
@@ -27,6 +28,7 @@ from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options, make_plan
 from fedray.sweep.run import execute
 from fedray.sweep.stages import make_tune_stage, run_stages
+from fedray.sweep.storage import refuse_unwritable_storage
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
 from fedray.tracking.store import (
@@ -115,6 +117,8 @@ def run_sweep(
     if loaded.tune is not None and loaded.tune.blocks:
         raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
     options = Options(force, [*map(str, only)], max_concurrent, address)
+    refuse_unwritable_store()
+    refuse_unwritable_storage()
     if loaded.tune is None:
         plan = make_plan(loaded, options)
         if plan.unlisted:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -75,7 +76,7 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     for name in [name for name in names if name not in UNSUMMARISED]:
         result |= {f"{FINAL}{name}": history[-1][name]} if name in history[-1] else {}
         result |= {f"{LAST}{name}": mean(values)} if (values := find_last_values(history, name).values()) else {}
-        if name.endswith(("_accuracy", *(f"_{measure}" for measure in OF_CLASSES))):
+        if re.search(rf"_(accuracy(_e\d+)?|{'|'.join(OF_CLASSES)})$", name):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

@@ -61,7 +61,8 @@ def select_labels(labels: Mapping[str, str], text: str, option: str) -> list[str
     if text.isdecimal() and 1 <= int(text) <= len(hashes):
         return [hashes[int(text) - 1]]
     named = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
-    named = named or [hash for hash, label in labels.items() if fnmatchcase(label, text)]
+    pattern = text.replace("[", "[[]")  # only * and ? are special
+    named = named or [hash for hash, label in labels.items() if fnmatchcase(label, pattern)]
     if not named:
         words = {word for label in labels.values() for word in label.split()}
         part = text.strip("*")

@@ -141,6 +141,7 @@ def show(
     The heatmap has the samples of each client and class.
     """
     from fedray.common.output import PICTURES, OutputFile
+    from fedray.components.identity import list_paths
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
     from fedray.partitions.held_out import split_samples
@@ -150,12 +151,11 @@ def show(
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     if path.suffix not in PICTURES:
         raise UserError(f"--out: found {path}; a file that ends in .png, .svg or .pdf is required")
-    inputs = [str(value) for section in settings.values() for value in section.values()]
-    file = OutputFile("--out", path, PICTURES, overwrite, inputs)
     source = _make_source(name, settings["data"])
     options = {"alpha": alpha, "shards": shards, "classes": classes}
     given = {key: value for key, value in options.items() if value is not None}
     chosen = make_partition({"name": kind, **given, **settings["partition"]})
+    file = OutputFile("--out", path, PICTURES, overwrite, [*list_paths(source), *list_paths(chosen)])
     data = load_data(source) if source.test is None else load_data(source).merge()
     split = split_samples(source, chosen, data, clients, seed, unseen)
     if not split.train.sizes.any():

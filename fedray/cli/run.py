@@ -128,15 +128,15 @@ class RunRequest:
 
     def _check_outputs(self, run: "RunConfig", file: Path, sweep: str) -> "tuple[OutputFile | None, OutputFile | None]":
         """Return the files of the model and of the archive. Raises UserError for what cannot be written or logged."""
-        from fedray.cells.cell import flatten
         from fedray.common.output import OutputFile
+        from fedray.components.identity import list_paths
         from fedray.engine.result import refuse_without_model, refuse_without_personal
 
         if self.archive is not None and not sweep:
             raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
         if self.save is not None or self.logged:
             refuse_without_model(run.algorithm)
-        inputs: list[str | Path] = [file, *map(str, flatten(run.resolve()).values())]
+        inputs: list[str | Path] = [file, *list_paths(run)]
 
         def check(option: str, path: Path | None, ending: str) -> OutputFile | None:
             return None if path is None else OutputFile(option, path, (ending,), self.overwrite, inputs)

@@ -195,8 +195,8 @@ def store_uri() -> str:
     address.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_get_directory() / 'mlflow.db'}"
-    local = find_local_file(uri)
-    return uri if local is None or local.is_absolute() else uri.replace(str(local), str(_get_directory() / local), 1)
+    local, (_, mark, options) = find_local_file(uri), uri.partition("?")
+    return uri if local is None or local.is_absolute() else f"sqlite:///{_get_directory() / local}{mark}{options}"
 
 
 def _get_directory() -> Path:

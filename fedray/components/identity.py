@@ -12,7 +12,7 @@ added later, with a default, changes no hash. The names of components always ent
 
       init: Annotated[str | None, FILE] = Field(None, description="path of ...")
 
-- Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options, and a class given as
+- Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options or files, and a class given as
   `package.module:Class` by a digest of its module's source and of the modules of its folder that this imports.
 - If you correct the numbers of a component or section, increment its class attribute `revision`: the cells that use
   it get new hashes. If they were wrong for one value of an option, override `count_revisions` instead: all other cells
@@ -58,7 +58,7 @@ def make_entry(value: Any) -> Any:
 
 
 def list_files(section: type[BaseModel]) -> list[str]:
-    """Return the names of the fields that hold paths of files."""
+    """Return the names of the fields that hold paths."""
     return [name for name, field in section.model_fields.items() if FILE in field.metadata]
 
 
@@ -71,6 +71,12 @@ def iter_parts(value: Any) -> Iterator[Any]:
         value = list(value.values())
     for one in value if isinstance(value, tuple | list) else ():
         yield from iter_parts(one)
+
+
+def list_paths(value: Any) -> list[str]:
+    """Return the files and folders that a section or component names, and those that the ones inside it name."""
+    named = (getattr(part, name) for part in iter_parts(value) for name in list_files(type(part)))
+    return [path for path in named if path is not None]
 
 
 def sum_revisions(section: type) -> int:

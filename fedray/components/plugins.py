@@ -286,8 +286,12 @@ def _is_alone(name: str, kinds: Sequence[type]) -> bool:
         return False
 
 
-def _refuse_declarations(section: str, path: str, found: type, base: type) -> None:
-    """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type."""
+def _refuse_declarations(section: str, path: str, found: type[Component], base: type[Component]) -> None:
+    """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type, and an
+    option with the name of a hook."""
+    for name in found.model_fields:
+        if callable(getattr(base, name, None)):
+            raise UserError(f"{_get_key(section)}: {path} has an option {name}, which is a hook; choose another name")
     for name in dir(base):
         given, hook = inspect.getattr_static(base, name), inspect.getattr_static(found, name)
         if isinstance(given, property) and inspect.isfunction(hook):
@@ -296,7 +300,7 @@ def _refuse_declarations(section: str, path: str, found: type, base: type) -> No
         kind: Any = get_origin(hint)
         if kind is not ClassVar:
             continue
-        if name in getattr(found, "model_fields", {}):
+        if name in found.model_fields:
             raise UserError(
                 f"{_get_key(section)}: {path} makes {name} an option by its type, and nothing would read it; write "
                 f"{name} = ... without one"

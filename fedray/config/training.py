@@ -71,8 +71,10 @@ class Schedule(Checked):
 
     def compute_lr_change(self, t: int) -> float:
         """Return η_{t+1}/η_t; `lr_decay` itself with the exponential schedule."""
-        plain = self.lr_schedule == "exponential" and t >= self.warmup
-        return self.lr_decay if plain else self.compute_lr(t + 1) / self.compute_lr(t)
+        if self.lr_schedule == "exponential" and t >= self.warmup:
+            return self.lr_decay
+        now = self.compute_lr(t)
+        return self.compute_lr(t + 1) / now if now else 1.0  # a rate below the smallest float is 0, and stays
 
 
 class Training(Schedule):

@@ -13,6 +13,7 @@ from fedray.common.errors import UserError, restate
 from fedray.common.rng import generator
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import Allowed
+from fedray.components.identity import FILE
 from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset, take_train
 
@@ -94,7 +95,7 @@ class Npz(Images):
     """
 
     name = "npz"
-    path: str = Field(description="the .npz file")
+    path: Annotated[str, FILE] = Field(description="the .npz file")
     train_samples: TrainSamples = None
 
     def read(self) -> Dataset:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,6 +12,7 @@ from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.rng import generator
 from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate
+from fedray.components.identity import FILE
 from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import SUFFIXES, Picture, list_class, read_pictures
@@ -25,7 +26,7 @@ class Pictures(Images):
 
     level: ClassVar[str] = "client"
     """Meaning of a folder above the classes."""
-    path: str = Field(description="the folder")
+    path: Annotated[str, FILE] = Field(description="the folder")
     size: int = Field(gt=0, le=4096, description="side in pixels: pictures are scaled, and their centre is cut out")
     split: float | None = Field(
         None,

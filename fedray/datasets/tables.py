@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from fedray.common.errors import UserError, escape, restate, truncate_repr, unknown
 from fedray.common.whole_files import open_file
 from fedray.common.yaml_files import locate_file
+from fedray.components.identity import FILE
 from fedray.datasets.base import DataSource
 from fedray.datasets.dataset import Dataset
 
@@ -48,11 +49,13 @@ class Csv(DataSource):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     name = "csv"
-    path: str = Field(description="the .csv file")
+    path: Annotated[str, FILE] = Field(description="the .csv file")
     label_column: str = Field(alias="label", description="column of the classes: texts or integers")
     client: str | None = Field(None, description="column of the natural clients, for `partition: natural`")
     split: str | None = Field(None, description="column with `train` or `test` in each row")
-    test_path: str | None = Field(None, description="a second file with the same columns: the test set")
+    test_path: Annotated[str | None, FILE] = Field(
+        None, description="a second file with the same columns: the test set"
+    )
     drop: tuple[str, ...] = Field((), description="columns that are not used")
     texts: tuple[str, ...] = Field((), description="columns of texts or codes: each value becomes a feature of 0 and 1")
     standardise: bool = Field(

@@ -13,7 +13,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.cells.cell import flatten
 from fedray.cells.metric import LAST, OF_CLASSES, describe_accuracy, find_last_values, mean
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
@@ -22,6 +21,7 @@ from fedray.common.errors import UserError, truncate_repr, unknown, warn_once
 from fedray.common.output import OutputFile
 from fedray.common.vectors import Vectors
 from fedray.common.yaml_files import locate_folder
+from fedray.components.identity import list_paths
 from fedray.config import Personal, Runtime
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
@@ -228,8 +228,7 @@ class Result:
 
     def _open(self, name: str, path: Path, overwrite: bool) -> OutputFile:
         """Return a file to write, which the run must not have read. Raises UserError."""
-        inputs = map(str, flatten(self.problem.config.resolve()).values())
-        return OutputFile(name, path, (".safetensors",), overwrite, [*inputs])
+        return OutputFile(name, path, (".safetensors",), overwrite, list_paths(self.problem.config))
 
     def _list_owners(self) -> list[int]:
         return [int(i) for i in np.flatnonzero(self.problem.split.train.sizes > 0)]

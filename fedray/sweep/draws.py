@@ -123,12 +123,12 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     if total is None or known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
-    samples = count_samples(run, known.train)
+    (train, test), samples = count_split(run, known), count_samples(run, known)
     batch, epoch = training.find_largest_batch(samples), training.count_steps_per_epoch(samples)
     client = count_of_client(run, samples)
     rounds = range(1, training.rounds + 1)
-    testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
-    testing += evaluation.train * FORWARD * known.train / batch
+    testing = FORWARD * test / batch * (1 if method.keeps == "none" else run.clients.total)
+    testing += evaluation.train * FORWARD * train / batch
     total += testing * sum(evaluation.is_due(t, training.rounds) for t in rounds)
     if evaluation.personal is not None:
         times = sum(evaluation.is_personal_due(t, training.rounds) for t in rounds)
@@ -143,7 +143,7 @@ def count_training_gradients(run: RunConfig, known: Published | None = None) -> 
     known = known or run.data.get_expected()
     if known is None or known.train is None:
         return None
-    samples = count_samples(run, known.train)
+    samples = count_samples(run, known)
     rounds, clients = run.training.rounds, run.clients
     trained = rounds * clients.cohort_size if clients.cohorts is None else sum(map(len, clients.cohorts[:rounds]))
     return trained * count_of_client(run, samples)
@@ -156,10 +156,17 @@ def count_of_client(run: RunConfig, samples: int) -> float:
     return training.count_steps(samples) * (passes.gradients + FORWARD * passes.predictions) + in_full
 
 
-def count_samples(run: RunConfig, train: int) -> int:
-    """Return the samples that a client trains on if all have equally many. train: number of all training samples."""
-    held = run.data.validation.fraction if run.data.validation is not None else 0.0
-    return math.ceil(train * (1 - held) / run.clients.dealt)
+def count_split(run: RunConfig, known: Published) -> tuple[float, float]:
+    """Return the samples that are trained on, without those held out, and the test samples; 0 for an unknown number."""
+    train, test, data = float(known.train or 0), float(known.test or 0), run.data
+    if data.test is not None:
+        train, test = (train + test) * (1 - data.test.fraction), (train + test) * data.test.fraction
+    return train * (1 - (data.validation.fraction if data.validation is not None else 0.0)), test
+
+
+def count_samples(run: RunConfig, known: Published) -> int:
+    """Return the samples that a client trains on if all have equally many."""
+    return math.ceil(count_split(run, known)[0] / run.clients.dealt)
 
 
 def get_cost(run: RunConfig) -> Cost:

@@ -92,7 +92,7 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     """Return everything that the duration of a run's gradient depends on; `known` as for `count_gradients`."""
     known = known or run.data.get_expected()
     shape, classes = find_input_shape(run, known)
-    batch = run.training.find_largest_batch(count_samples(run, known.train) if known and known.train else 1)
+    batch = run.training.find_largest_batch(count_samples(run, known) if known and known.train else 1)
     model = json.dumps(run.model.list_options() | {"init": None})
     return Key(model, shape, classes, batch, run.training.precision == "bf16")
 
@@ -197,7 +197,7 @@ def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tupl
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
         if known is not None and known.train and (number := count_gradients(run, known)) is not None:
-            counted[make_key(run, known)][place] = count_samples(run, known.train), number
+            counted[make_key(run, known)][place] = count_samples(run, known), number
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
     names = ("cells", "model", "method timed (the slowest)", "gradients", "seconds per gradient", unit)

@@ -165,7 +165,8 @@ def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConf
     """Return cell number -> run of a sweep, each run once, without reading data; `only` as for `Sheet.select`."""
     distinct = dict[str, tuple[RunConfig, Callable[[str], str]]]()
     for _, run, name in label_points(sweep):
-        distinct.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), (run, name))
+        written = run.resolve() | {"runtime": run.runtime.list_identity_entries()}
+        distinct.setdefault(json.dumps(written, sort_keys=True), (run, name))
     labels = {key: name(key) for key, (_, name) in distinct.items()} if only else {}
     chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else distinct.keys()
     return {number: run for number, (key, (run, _)) in enumerate(distinct.items(), 1) if key in chosen}
@@ -212,7 +213,7 @@ def make_label(
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
-            value = value["name"] if isinstance(value, Mapping) else value
+            value = value.get("name", value) if isinstance(value, Mapping) else value
             words.append(f"{run.algorithm.get_symbol(key)}={format_value(value, digits)}")
     words.append(run.partition.make_label())
     for option in run.partition.list_required():

@@ -128,9 +128,9 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[P
     with storage.CellLocks(storage.get_cell_locks_file()) as locks:
         if not locks.take([hash]):
             raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
-        if again and directory.exists():
+        if again:
             Tracker().supersede([hash])
-            shutil.rmtree(directory)
+            shutil.rmtree(directory, ignore_errors=True)
         if listed is not None and not storage.is_sweep_running(listed.name):
             with storage.lock_registration():
                 Tracker().list_sweep(listed)

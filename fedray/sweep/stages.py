@@ -113,7 +113,8 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
     validation = _get_validation(sweep).model_dump(mode="json")
     held_out = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
     given = {key: getattr(sweep, key) for key in ("name", "description", "names", "base")}
-    cases, grid = {"chosen": [dict(config) for config in configs]}, held_out | {"seed": list(sweep.final.seeds)}
+    distinct = {repr(config): dict(config) for config in configs}.values()  # spaces that overlap can agree
+    cases, grid = {"chosen": [*distinct]}, held_out | {"seed": list(sweep.final.seeds)}
     return Sweep.model_validate(given | {"cases": cases, "grid": grid})
 
 
@@ -170,7 +171,10 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
     }
-    hashes = iter(hash for _, hash in plan.points)  # choices x seeds
+    hashes = iter(hash for _, hash in plan.points)  # distinct choices x seeds
+    cells = {
+        name: [next(hashes) for _ in sweep.final.seeds] for name in dict.fromkeys(repr(one.config) for one in choices)
+    }
     for choice in choices:
         study = choice.study
         held = {"data.validation": common["held_out"]}
@@ -187,7 +191,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
             "ranges": {key: format_range(distribution) for key, distribution in study.space.items()},
             "edges": [key for key in choice.values if is_at_edge(choice.values[key], study.space[key])],
         }
-        tuned |= {next(hashes): chosen for _ in sweep.final.seeds}
+        tuned |= dict.fromkeys(cells[repr(choice.config)], chosen)
     return tuned
 
 
@@ -274,7 +278,8 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
     if dry_run:
         _print_plan(second)
         return 0, 0
-    return drive(second), len(first.sheet.cells) - done + len(second.to_run)
+    trained = len(first.sheet.cells) - done + len(second.to_run)  # none is left to run afterwards
+    return drive(second), trained
 
 
 def _refuse_changed(tuned: Sheet, final: Sheet) -> None:

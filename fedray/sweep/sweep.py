@@ -1,6 +1,7 @@
 """A sweep file and its cells. Independent of Ray."""
 
 import contextlib
+import hashlib
 import itertools
 import math
 import re
@@ -249,19 +250,30 @@ class Sweep(Checked):
 
     @model_validator(mode="after")
     def _refuse_second_values(self) -> Self:
-        """Refuse a key that the grid and another axis set; a later axis of cases may replace an earlier one's value."""
-        places = {
-            leaf: f"cases.{name}.{number}"
+        """Refuse a key that the grid or a search varies where another axis, or the same case, gives it a value; a later
+        axis of cases may replace an earlier one's value."""
+        cases = [
+            (f"cases.{name}.{number}", name, case)
             for name, axis in self.cases.items()
             for number, case in enumerate(axis)
+        ]
+        given = [
+            (place, axis, leaf)
+            for place, axis, case in cases
             for key, value in case.items()
             for leaf in ([] if key == "search" else list_leaves(key, value))
-        }
+        ]
         for key, values in self.grid.items():
-            leaves = dict.fromkeys(leaf for value in values for leaf in list_leaves(key, value))
-            if both := next((leaf for leaf in leaves if leaf in places), None):
-                raise UserError(f"grid.{key}: {both} also has a value in {places[both]}; leave one out")
-            places |= dict.fromkeys(leaves, f"grid.{key}")
+            leaves = {leaf for value in values for leaf in list_leaves(key, value)}
+            if both := next(((leaf, place) for place, _, leaf in given if leaf in leaves), None):
+                raise UserError(f"grid.{key}: {both[0]} also has a value in {both[1]}; leave one out")
+            given += [(f"grid.{key}", key, leaf) for leaf in leaves]
+        for place, axis, space in [("", "", self.search), *((*one, case.get("search", {})) for *one, case in cases)]:
+            for other, of, leaf in given:
+                if leaf in space and (other == place or of != axis):
+                    raise UserError(
+                        f"{f'{place}.'.lstrip('.')}search.{leaf}: also has a value in {other}; leave one out"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -430,10 +442,12 @@ class Sweep(Checked):
                 document = _with_distribution(document, key.removeprefix("search."), value)
             else:
                 document = _with_file_key(document, key, value, f"--set {key}")
-            words += [] if key.partition(".")[0] == "runtime" else [key, format_value(value)]
+            words += [] if key.partition(".")[0] == "runtime" else [key, re.sub("^-", "minus", str(value))]
         if "name" not in changes and words[1:]:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
-            document["name"] = f"{self.name}-{changed_words}"[:120]
+            name = f"{self.name}-{changed_words}"
+            digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+            document["name"] = name if len(name) <= 120 else f"{name[:113]}-{digest}"
         if of_runs:
             document["changes"] = [*self.changes, Change(origin="--set", values=of_runs)]
         try:

@@ -402,8 +402,8 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int, int]:
             added += 1
         elif theta := known[cell].hashes.get("theta_sha256"):
             other += run.tags.get("fedray.theta_sha256", theta) != theta
-    stage.records.update(store.find_records(tracker.reader, tracker.experiment, stage.cells))
-    tracker.close_sweep(parent, stage.counts)
+    sheet.records.update(store.find_records(tracker.reader, tracker.experiment, sheet.cells))
+    tracker.close_sweep(parent, sheet.counts)
     tracker.close()
     return added, len(with_run) - added, other
 
@@ -414,8 +414,8 @@ def _tell_apart(cell: Cell, others: Iterable[Cell]) -> Cell:
     if other is None:
         return cell
     mine, theirs = ({**flatten(one.identity), **flatten(one.config)} for one in (cell, other))
-    differs = [key for key in mine if mine[key] != theirs.get(key) and not key.startswith("runtime.")]
-    words = [f"{key.rpartition('.')[2]}={str(mine[key])[:12]}" for key in differs]  # of a digest its beginning
+    keys = [key for key in mine | theirs if not key.startswith("runtime.") and mine.get(key) != theirs.get(key)]
+    words = [f"{key.rpartition('.')[2]}={str(mine.get(key, '-'))[:12]}" for key in keys]  # of a digest its beginning
     seed = cell.config.get("seed")
     return replace(cell, label=escape(" ".join([leave_out_seed(cell.label, seed), *words, f"s{seed}"])))
 

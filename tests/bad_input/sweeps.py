@@ -77,6 +77,9 @@ WORDS: dict[str, str] = {
     "grid: {algorithm.rho: [0.1], algorithm: [fedsam]}": "grid.algorithm: follows algorithm.rho, which it would…",
     "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
     "cases.cases.1; leave one out",
+    "search: {seed: {choice: [0, 1]}}, grid: {seed: [2]}": "search.seed: also has a value in grid.seed; leave one out",
+    "cases: [{seed: 0}, {seed: 1, search: {seed: {choice: [2]}}}]": "cases.cases.1.search.seed: also has a value in "
+    "cases.cases.1; leave one out",
     "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have…",
     "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a…",
     "name: a b": "name: found 'a b'; letters, digits and _ - . are allowed, without spaces, in parts joined by /",

@@ -173,13 +173,15 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
 
 
 def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
-    """The configuration, and a file that it names."""
+    """The configuration, and a file that it names; another value may be the name of a folder."""
     fedray.simulate(RUN, progress=False).save(here / "init.safetensors")
     model = {"name": "mlp", "hidden": [4], "init": "init.safetensors"}
     (here / "init.yaml").write_text(yaml.safe_dump(RUN | {"model": model}))
     held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors")}
     for line in ("run run.yaml --save run.yaml --overwrite", "run init.yaml --no-track --save ./init.safetensors"):
         assert "is read or written by this command; choose another name" in call(*line.split()).refused
+    for _ in range(2):
+        assert call(*["run", "run.yaml", "--no-track", "--save", "mlp/model.safetensors"]).code == 0
     assert held == {name: (here / name).read_bytes() for name in held}
 
 

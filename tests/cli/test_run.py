@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import mlflow.pytorch
@@ -138,6 +139,9 @@ def test_force_starts_again_and_the_earlier_run_no_longer_counts(folder: Path, c
     assert first["theta_sha256"] == second["theta_sha256"]
     (run,) = counting()
     assert run.info.run_id == second["run_id"]
+    shutil.rmtree(folder / ".fedray" / "cells")  # as `fedray clean` does; an imported cell has none
+    third = json.loads(call("run", "run.yaml", "--json", "--force")[1])
+    assert [run.info.run_id for run in counting()] == [third["run_id"]]
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])

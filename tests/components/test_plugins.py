@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -35,6 +36,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.schemes import IID
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import EvaluatedRound, Probe
+from fedray.sweep.plan import make_label
 
 
 class Scaled(Algorithm):
@@ -147,6 +149,17 @@ class Idle(Scaled):
     def on_round_start(self, c: Client) -> None: ...
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic's
+
+    class Hooked(Scaled):
+        weights: float = 0.1  # type: ignore[assignment]
+
+
+class Tabled(Scaled):
+    table: dict[str, float] = {}
+
+
 class Namesake(Scaled):
     name: ClassVar[str] = "fedavg"
 
@@ -157,6 +170,7 @@ class Namesake(Scaled):
         ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
         ("algorithm", "Misspelt", "Misspelt defines uplod, which is no hook; did you mean 'upload'?"),
         ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
+        ("algorithm", "Hooked", "Hooked has an option weights, which is a hook; choose another name"),
         ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
         ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
@@ -172,6 +186,14 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
     value, key = ({"probes": [path]}, "evaluation.probes") if section == "evaluation" else (path, f"{section}.name")
     with pytest.raises(UserError, match=rf"^({key}|{section}): .*{line}"):
         fedray.simulate(config(**{section: value}))
+
+
+def test_a_label_has_an_option_that_is_a_mapping() -> None:
+    own = {"name": f"{__name__}:Tabled", "table": {"a": 1.0}}
+    assert make_label({"algorithm": own}, RunConfig.parse(config(algorithm=own))).split()[1:3] == [
+        "table={'a':",
+        "1.0}",
+    ]
 
 
 class Mistaken(Algorithm):

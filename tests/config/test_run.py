@@ -145,6 +145,8 @@ def test_schedules_begin_after_the_warm_up_change_from_round_to_round_and_are_sh
     # `lr_decay` itself, not a quotient of two roundings; 0.5/0.25 in the warm-up; (1 + √½)/2 after cosine's first.
     assert [Training(lr=0.3, lr_decay=0.9).compute_lr_change(t) for t in (0, 50)] == [0.9, 0.9]
     assert Training(rounds=9, warmup=3, lr_decay=0.9).compute_lr_change(0) == 2
+    vanishing = Training(rounds=200, lr_schedule="step", lr_step={"every": 1, "factor": 0.001})
+    assert (vanishing.compute_lr(150), vanishing.compute_lr_change(150)) == (0, 1)
     assert Training(rounds=4, lr_schedule="cosine").compute_lr_change(0) == pytest.approx((1 + 0.5**0.5) / 2)
     training = {"rounds": 3, "lr": 0.2, "lr_schedule": "cosine", "warmup": 1, "local_epochs": 1}
     _, _, rows = small.outcome(small.simulation(training=training, evaluation={"every": 1}))

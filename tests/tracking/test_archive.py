@@ -10,6 +10,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from mlflow import MlflowClient
 
 from fedray.analysis.data.collect import collect
 from fedray.api.results import results
+from fedray.cells.cell import Cell
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.tracking import archive as archives
 from fedray.tracking.archive import export_sweep, import_sweeps
-from fedray.tracking.store import find_records, open_reader, open_store, read_stored_sweep
+from fedray.tracking.store import find_records, find_sweeps, open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, Outcome, history, sheet, write, write_run
 from tests.conftest import Call, use_store
@@ -146,6 +148,8 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     assert sweep.cells.keys() == {one["hash"] for one in [*CELLS, other]}
     assert {record.ending.status for record in sweep.records.values()} == {Status.FINISHED}
     assert sweep.records[CELLS[2]["hash"]].totals["final_test_accuracy"] == 80
+    (parent,) = find_sweeps(*open_reader()).values()
+    assert parent.data.tags["fedray.cells"] == "4 finished, 1 missing"
 
 
 def test_cells_that_have_another_model_here_are_counted(use: Callable[[str], None], tmp_path: Path, call: Call) -> None:
@@ -172,6 +176,11 @@ def test_other_settings_under_the_same_labels_are_told_apart(use: Callable[[str]
         assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", added, 2 - added, 0)]
         found = results("sweep").curves.query("metric == 'test_accuracy'").groupby("setting")["value"].mean()
         assert found.to_dict() == {"fedavg 0.1": 65, "fedavg 0.1 alpha=0.5": 25}
+    # A key that only the other one has, such as a norm to clip to.
+    first = Cell.from_json(CELLS[0])
+    training = {**first.config["training"], "clip_norm": 10}
+    other = replace(first, hash="0" * 16, config=first.config | {"training": training})
+    assert archives._tell_apart(first, [other]).label == "fedavg 0.1 clip_norm=- s0"
 
 
 def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:

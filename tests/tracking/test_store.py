@@ -122,8 +122,9 @@ def test_a_folder_that_no_address_holds(name: str, odd: str, tmp_path: Path, mon
 def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune, and the task of a cluster, work in other directories."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs/my.db")
-    assert location.store_uri() == f"sqlite:///{tmp_path}/runs/my.db"
+    for written in ("runs/my.db", "./runs//my.db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{written}?timeout=9")
+        assert location.store_uri() == f"sqlite:///{tmp_path}/runs/my.db?timeout=9"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////srv/my.db")
     assert location.store_uri() == "sqlite:////srv/my.db"
 

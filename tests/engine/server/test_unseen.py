@@ -266,6 +266,7 @@ def test_best_is_selected_on_the_held_out_samples() -> None:
     found = summarise_rounds(rows)
     assert (found["best_round"], found["best_test_accuracy"], found["best_validation_accuracy"]) == (2, 61, 58)
     assert found["best_personal_accuracy"] == 65, "of the rounds that measure it"
+    assert summarise_rounds([row | {"personal_accuracy_e5": 7.0} for row in rows])["best_personal_accuracy_e5"] == 7
     plain = [{key: value for key, value in row.items() if key != "validation_accuracy"} for row in rows]
     found = summarise_rounds(plain)
     assert (found["best_round"], found["best_test_accuracy"], found["best_personal_accuracy"]) == (3, 69, 70)

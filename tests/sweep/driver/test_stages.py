@@ -112,6 +112,35 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
     assert len({one["training.lr"] for one in choice.study.draws}) == 4
 
 
+def test_spaces_that_overlap_may_choose_one_cell() -> None:
+    """Two cases of one method, each with the best μ in its space."""
+    spaces = [{"algorithm.mu": {"choice": [0.1, other]}} for other in (0.2, 0.3)]
+    cases = [{"algorithm": "fedprox", "search": space} for space in spaces]
+    asked = file(grid={"partition": ["iid"]}, cases=cases, search={})
+    known = with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {asked.select: -one.algorithm.mu})
+    choices = choose(known)
+    second = make_plan(make_final_stage(asked, [one.config for one in choices]))
+    assert (len(choices), len(second.sheet.cells)) == (2, 3)
+    assert describe_choices(asked, choices, second).keys() == second.sheet.cells.keys()
+
+
+def test_cells_of_both_stages_count_as_trained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two blocks of 4 draws of each method and 1 cell of each, so 20 cells, 10 are to go."""
+
+    def drive(plan: Plan) -> int:
+        plan.sheet.records.update(with_outcomes(plan, lambda run: {file().select: 50.0}).sheet.records)
+        return 0
+
+    clock = iter([0.0, 100.0, 100.0, 200.0])
+    monkeypatch.setattr("fedray.sweep.stages.drive", drive)
+    monkeypatch.setattr("fedray.sweep.stages.time.monotonic", lambda: next(clock))
+    seeds = {"tune": {"seeds": [10, 11], "blocks": True}, "final": {"seeds": [0, 1]}}
+    assert run_file(file(grid={"partition": ["iid"]}, **seeds), "own.yaml") == 0
+    assert "tuned: 10 of 20 cells to go, about 1.7 min\n" in capsys.readouterr().out
+
+
 def test_data_that_change_between_the_stages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The values were chosen on other data; another call tunes on the new ones, since its cells are others."""
 

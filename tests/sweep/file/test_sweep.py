@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fedray.cells.cell import get_dotted
+from fedray.cells.sheet import select_labels
 from fedray.common.errors import UserError
 from fedray.sweep.document import get_sweeps_folder, list_sweeps, load_document, locate_sweep
 from fedray.sweep.draws import find_axes, iter_points
@@ -231,6 +232,7 @@ def test_cells_by_number_hash_and_label_and_the_configuration_of_one() -> None:
     assert sheet.select("3", "--only") == [hashes[2]]
     assert sheet.select(hashes[1][:6], "--only") == [hashes[1]]
     assert sheet.select("fedsam*", "--only") == hashes[2:]
+    assert select_labels({"a": "fedavg hidden=[8] s0", "b": "fedavg s0"}, "fedavg hidden=[8] s?", "--only") == ["a"]
     assert sheet.select("*s1", "--only") == [hashes[1], hashes[3]]
     for wrong in ("0", "5", "moon*", "zz"):
         with pytest.raises(UserError, match=r"^--only: '.*' names no cell; give a number from 1 to 4.*'fedavg\*'"):
@@ -285,6 +287,9 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     assert changed.grid["seed"] == [7]
     assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
     assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
+    others = [{"training.lr": lr} for lr in (0.12341, 0.12344)] + [{"description": "a" * n} for n in (200, 201)]
+    names = {sweep().with_overrides(one).name for one in others}
+    assert (len(names), max(map(len, names))) == (4, 120)
     elsewhere = sweep().with_overrides({"runtime.actors": 2, "base.runtime.checkpoint_every": 3})
     assert (elsewhere.name, {run["runtime"]["actors"] for run, _ in elsewhere.points}) == (sweep().name, {2})
     assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]

@@ -75,6 +75,13 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
         assert len({cell.label for cell in make_sheet(found, Problems())[0].cells.values()}) == 2
 
 
+def test_cells_are_numbered_alike_with_and_without_data() -> None:
+    """Threads are part of a cell, actors are not."""
+    for key, count in (("runtime.threads", 2), ("runtime.actors", 1)):
+        asked = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": {key: [1, 2]}})
+        assert len(list_distinct(asked)) == len(make_sheet(asked, Problems())[0].cells) == count
+
+
 LATE = {"every": 6, "last": 1}
 EPOCHS = {"rounds": 6, "local_epochs": 2, "batch_size": 20}
 RUN = small.sections(clients=(10, 4), model="mlp", training=EPOCHS, evaluation=LATE, runtime={})
@@ -109,6 +116,7 @@ MLP = {"name": "mlp", "hidden": [16]}
         # All clients make one round of local training.
         ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
         ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
+        ({"data": {"name": "digits", "test": {"fraction": 0.5}}}, 6 * 4 * 2 * 5 + 1797 / 2 / 20 / 3),  # 90 of 1797 each
         ({"data": "femnist"}, None),
     ],
 )
