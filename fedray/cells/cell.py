@@ -121,6 +121,11 @@ class Cell:
         declared = self.plugins.symbols.get(str(self.get(f"{section}.name")), {})
         return declared.get(option) or Component.get_symbol(option)
 
+    @property
+    def setting(self) -> str:
+        """The part of the label that cells of all seeds share."""
+        return leave_out_seed(self.label, self.config.get("seed"))
+
     @cached_property
     def run(self) -> "RunConfig":
         """The parsed configuration of a cell that was made here; a process that gets the cell unpacks it only now,

@@ -105,7 +105,7 @@ class RunRequest:
 
             refuse_unwritable_storage()
             with contextlib.nullcontext() if archive is None else log_into_archive(sweep, archive.path):
-                held = hold_cell(cell.hash, self.force or self.profiled, listed)
+                held = hold_cell(cell.hash, self.force or self.profiled, listed, archive is not None)
                 result = run_problem(problem, cell.hash, cell.label, held, profile=profile, sweep=sweep)
         else:
             result = run_problem(problem, profile=profile)

@@ -139,7 +139,7 @@ class SweepRequest:
         file = shlex.join([str(self.file), *changes])
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
-                numbered = list_distinct(one, self.only or ())
+                numbered = {n: run for n, (run, _) in list_distinct(one, self.only or ()).items()}
             runs = [*numbered.values()]
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
@@ -212,7 +212,7 @@ class SweepRequest:
                 raise
             from fedray.sweep.dry_run import print_cells
 
-            print_cells(sweep if sweep.tune is None else make_tune_stage(sweep))
+            print_cells(sweep if sweep.tune is None else make_tune_stage(sweep), self.only or ())
             print("which cells have run, and whether they can run, is not known without the data:", file=sys.stderr)
             print(f"fedray: {error}", file=sys.stderr)
             return 0

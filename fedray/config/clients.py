@@ -62,4 +62,4 @@ class Clients(Checked):
     @property
     def largest_cohort(self) -> int:
         """Return the size of the largest cohort: more actors would be idle."""
-        return max([self.cohort_size] if self.cohorts is None else map(len, self.cohorts), default=1)
+        return max([self.cohort_size] if self.cohorts is None else map(len, self.cohorts))

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +21,7 @@ from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.draws import count_training_gradients
 from fedray.sweep.estimate import rank_work
-from fedray.sweep.plan import Plan, label_points
+from fedray.sweep.plan import Plan, list_distinct
 from fedray.sweep.storage import correct_statuses
 from fedray.sweep.sweep import Sweep
 
@@ -72,11 +72,11 @@ def print_plan(plan: Plan) -> None:
         console.print(line, soft_wrap=True)
 
 
-def print_cells(sweep: Sweep) -> None:
-    """Print the cells of a sweep whose data are not here."""
-    cells = dict.fromkeys(name(repr(run.resolve())) for _, run, name in label_points(sweep))
-    for number, label in enumerate(cells, 1):
-        print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
+def print_cells(sweep: Sweep, only: Collection[str]) -> None:
+    """Print the cells of a sweep whose data are not here; `only` as for `list_distinct`."""
+    cells = list_distinct(sweep, only)
+    for number, (_, label) in cells.items():
+        print(f"{number:>{len(str(max(cells)))}}  {escape(label)}")
     print(f"{sweep.name}: {format_count(len(cells), 'cell')}")
 
 

@@ -161,15 +161,17 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
         yield point, run, partial(choose, point, run)
 
 
-def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConfig]:
-    """Return cell number -> run of a sweep, each run once, without reading data; `only` as for `Sheet.select`."""
-    distinct = dict[str, tuple[RunConfig, Callable[[str], str]]]()
+def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, tuple[RunConfig, str]]:
+    """Return cell number -> run and label of a sweep, each cell once, without reading data; `only` as for
+    `Sheet.select`, but for hashes, which need the data."""
+    runs, labels = dict[str, RunConfig](), dict[str, str]()
     for _, run, name in label_points(sweep):
         written = run.resolve() | {"runtime": run.runtime.list_identity_entries()}
-        distinct.setdefault(json.dumps(written, sort_keys=True), (run, name))
-    labels = {key: name(key) for key, (_, name) in distinct.items()} if only else {}
-    chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else distinct.keys()
-    return {number: run for number, (key, (run, _)) in enumerate(distinct.items(), 1) if key in chosen}
+        key = json.dumps(written, sort_keys=True)
+        runs.setdefault(key, run)
+        labels.setdefault(key, name(key))
+    chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else runs.keys()
+    return {number: (runs[key], labels[key]) for number, key in enumerate(runs, 1) if key in chosen}
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:
@@ -225,7 +227,7 @@ def make_label(
         if not key.startswith("algorithm.") and key not in named:
             value, option = get_dotted(point, key), key.rpartition(".")[2]
             option = run.partition.get_symbol(option) if key.startswith("partition.") else option
-            chosen = value.get("name") if isinstance(value, Mapping) else value
+            chosen = value.get("name", None if value else "{}") if isinstance(value, Mapping) else value
             options = value if isinstance(value, Mapping) and chosen is None else {option: chosen}
             told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
             words += [f"{name}={format_value(one, digits)}" for name, one in told.items()]
@@ -281,7 +283,7 @@ class Plan:
     problems: Problems
     points: Sequence[tuple[Mapping[str, Any], str]]
     options: Options = Options()
-    chosen: frozenset[str] | None = None
+    chosen: frozenset[str] = frozenset()
     unlisted: int = 0
     folder: Path = field(default_factory=Path.cwd)
 
@@ -293,7 +295,7 @@ class Plan:
 
     def is_chosen(self, cell: Cell) -> bool:
         """Return True if this call may run the cell."""
-        return self.chosen is None or cell.hash in self.chosen
+        return cell.hash in self.chosen
 
     @property
     def requests(self) -> Counter[Runtime]:
@@ -345,11 +347,11 @@ def make_plan(sweep: Sweep, options: Options = Options(), file: str = "") -> Pla
     """Expand and check a sweep, and look up its cells; nothing is written. file: as for `make_sheet`."""
     problems = Problems()
     sheet, points = make_sheet(sweep, problems, file=file)
-    named = frozenset(hash for text in options.only for hash in sheet.select(text, "--only"))
+    named = (hash for text in options.only for hash in sheet.select(text, "--only"))
     refuse_unknown_names(sweep, sheet.cells.values())
     unlisted = count_unlisted(sheet)
     sheet.records.update(read_records(sheet.cells))
-    return Plan(sweep, sheet, problems, points, options, named if options.only else None, unlisted)
+    return Plan(sweep, sheet, problems, points, options, frozenset(named if options.only else sheet.cells), unlisted)
 
 
 def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:

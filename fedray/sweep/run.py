@@ -58,7 +58,7 @@ def drive(plan: Plan) -> int:
         return 130
     if counts[Status.FAILED]:
         print(f"`fedray status {plan.sweep.name}` says why cells failed")
-    return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
+    return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and not plan.options.only) else 0
 
 
 def execute(plan: Plan) -> Session:

@@ -114,26 +114,29 @@ def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, 
 
 
 @contextlib.contextmanager
-def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[Path]:
+def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool = False) -> Iterator[Path]:
     """Lock a cell for the duration of a block, and yield its directory, the same that a sweep would use.
 
-    A sheet in the store is closed if none of its cells is left then, unless a driver of the whole sweep will. Raises
-    UserError if another process runs the cell.
+    A sheet in the store is closed if none of its cells is left then, unless a driver of the whole sweep will, which
+    does not use a `private` store. Raises UserError if another process runs the cell.
     """
-    from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
-    from fedray.tracking.tracker import Tracker
+    from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
-    open_store(create=True)  # before anything is written to the storage
+    tracker = Tracker()  # before anything is written to the storage
     directory, has_ended = storage.get_cell_dir(hash), False
+
+    def is_alone() -> bool:
+        return listed is not None and (private or not storage.is_sweep_running(listed.name))
+
     with storage.CellLocks(storage.get_cell_locks_file()) as locks:
         if not locks.take([hash]):
             raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
         if again:
-            Tracker().supersede([hash])
+            tracker.supersede([hash])
             shutil.rmtree(directory, ignore_errors=True)
-        if listed is not None and not storage.is_sweep_running(listed.name):
+        if listed is not None and is_alone():
             with storage.lock_registration():
-                Tracker().list_sweep(listed)
+                tracker.list_sweep(listed)
         try:
             yield storage.make_cell_dir(hash)
             has_ended = True
@@ -141,8 +144,8 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[P
             has_ended = True
             raise
         finally:
-            if has_ended and listed is not None and not storage.is_sweep_running(listed.name):
-                Tracker().close_whole_sweep(listed)
+            if has_ended and listed is not None and is_alone():
+                tracker.close_whole_sweep(listed)
 
 
 @isolate_run()

@@ -379,12 +379,9 @@ def _explain_no_locks(folder: Path, error: OSError) -> UserError:
     )
 
 
-DONE = [status for status in Status if status.is_final]
-"""Statuses of cells that no call runs again, so that their checkpoints are no longer needed."""
-
 REMOVED = "its runs were removed"
-GO = [*DONE, REMOVED]
-"""Reasons to remove a cell's folder."""
+GO = [*(status for status in Status if status.is_final), REMOVED]
+"""Reasons to remove a cell's folder: no call runs it again."""
 
 
 @dataclass(frozen=True)

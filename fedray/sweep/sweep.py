@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.cells.cell import SweepName, get_dotted
+from fedray.cells.cell import SweepName, get_dotted, shorten_number
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
 from fedray.common.errors import UserError, name_place, unknown
 from fedray.common.yaml_files import format_flow
@@ -243,9 +242,24 @@ class Sweep(Checked):
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
-        for first, second in itertools.combinations(self.keys, 2):
-            if second in COMPONENTS and first.startswith(f"{second}."):
-                raise UserError(f"grid.{second}: follows {first}, which it would undo; list it first")
+        return self
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        """Refuse a component that is chosen after one of its options, which it would undo."""
+        places = [
+            [(f"cases.{name}.{number}", [key for key in case if key != "search"]) for number, case in enumerate(axis)]
+            for name, axis in self.cases.items()
+        ]
+        places += [[("grid", [key])] for key in self.grid] + [[("search", [key])] for one in self.spaces for key in one]
+        before = list[str]()
+        for cases in places:
+            for place, keys in cases:
+                for number, key in enumerate(keys):
+                    options = (one for one in [*before, *keys[:number]] if one.startswith(f"{key}."))
+                    if key in COMPONENTS and (option := next(options, "")):
+                        raise UserError(f"{place}.{key}: follows {option}, which it would undo; list it first")
+            before += [key for _, keys in cases for key in keys]
         return self
 
     @model_validator(mode="after")
@@ -362,7 +376,7 @@ class Sweep(Checked):
     @property
     def stopper(self) -> str:
         """Rules that may end a cell of this sweep early; empty if there are none."""
-        rules = [f"{key}>={format_value(value)}" for key, value in self.stop.items()]
+        rules = [f"{key}>={shorten_number(value)}" for key, value in self.stop.items()]
         if self.scheduler is None:
             return " ".join(rules)
         # Which cells a scheduler stops depends on the others, so its outcomes are valid in this sweep only.

@@ -34,7 +34,7 @@ from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedray.cells.cell import Cell, ListedCell, SweepName, flatten, leave_out_seed
+from fedray.cells.cell import Cell, ListedCell, SweepName, flatten
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr
@@ -416,8 +416,7 @@ def _tell_apart(cell: Cell, others: Iterable[Cell]) -> Cell:
     mine, theirs = ({**flatten(one.identity), **flatten(one.config)} for one in (cell, other))
     keys = [key for key in mine | theirs if not key.startswith("runtime.") and mine.get(key) != theirs.get(key)]
     words = [f"{key.rpartition('.')[2]}={str(mine.get(key, '-'))[:12]}" for key in keys]  # of a digest its beginning
-    seed = cell.config.get("seed")
-    return replace(cell, label=escape(" ".join([leave_out_seed(cell.label, seed), *words, f"s{seed}"])))
+    return replace(cell, label=escape(" ".join([cell.setting, *words, f"s{cell.get('seed')}"])))
 
 
 def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, parent: str) -> None:
@@ -428,7 +427,7 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
             client.delete_run(left.info.run_id)
     tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
     tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": "superseded"}
-    tags |= {store.SETTING: leave_out_seed(cell.label, cell.config.get("seed"))}
+    tags |= {store.SETTING: cell.setting}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
         for params in chunk_list([Param(key, value) for key, value in run.params.items()], PARAMS):

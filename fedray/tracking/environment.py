@@ -49,6 +49,8 @@ def make_git_tags() -> dict[str, str]:
     from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT  # here: tables read environments without it
 
     root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # git would take the repository of a folder above
+        return {}
     try:
         head, changes = (
             subprocess.run(  # noqa: S603

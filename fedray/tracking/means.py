@@ -60,7 +60,7 @@ def write_means(
     known = {run.data.tags.get(SEEDS): run for run in store.search(client, experiment, store.select_means(name))}
     settings: dict[str, list[str]] = defaultdict(list)
     for hash, cell in cells.items():
-        settings[leave_out_seed(cell.label, cell.config.get("seed"))].append(hash)
+        settings[cell.setting].append(hash)
     changed = []
     for setting, hashes in settings.items():
         statuses = {hash: store.read_status(runs[hash]) if hash in runs else Status.MISSING for hash in hashes}

@@ -23,7 +23,7 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
-from fedray.cells.cell import flatten, leave_out_seed
+from fedray.cells.cell import flatten
 from fedray.cells.looks import Look, choose_looks
 from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
@@ -141,9 +141,13 @@ class Tracker:
         marked = f"{store.IS_CELL} AND {store.select_listed(sheet.name)}"
         best = self._ask(lambda: store.pick_best(store.search(self.reader, self.experiment, marked)))
         sheet = replace(sheet, records={cell: store.read_record(run) for cell, run in best.items()})
-        if not any(status.is_open for status in sheet.counts):
-            self.close_sweep(store.find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
-            self.close()
+        for cell in sheet.cells:  # those that only another sweep has run are asked for until one is open
+            if cell not in sheet.records:
+                sheet.records.update(self.read_records([cell]))
+            if sheet.get_status(cell).is_open:
+                return
+        self.close_sweep(store.find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
+        self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""
@@ -251,7 +255,7 @@ class Tracker:
         whole = {
             "fedray.kind": "cell",
             "fedray.cell": cell.hash,
-            store.SETTING: leave_out_seed(cell.label, cell.config.get("seed")),
+            store.SETTING: cell.setting,
             "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {run.sweep}" if run.sweep else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",

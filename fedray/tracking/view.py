@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from fedray.cells.cell import Cell, leave_out_seed, shorten_number
+from fedray.cells.cell import Cell, shorten_number
 from fedray.cells.looks import Look, choose_looks
 from fedray.cells.metric import LAST, describe_rounds, list_last_rounds
 from fedray.cells.status import Status
@@ -124,7 +124,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
         of_columns = looks if columns else {}
         write_means(client, known[sweep], cells, store.pick_best(runs), varying.show, FIRST, of_columns, varying.points)
         of_settings, noun = views["all runs"], "runs"
-        names = {leave_out_seed(one.label, one.config.get("seed")): looks[hash].setting for hash, one in cells.items()}
+        names = {one.setting: looks[hash].setting for hash, one in cells.items()}
         if means := list(store.search(client, experiment, store.select_means(sweep))):
             of_settings, noun = _View(store.select_means(sweep), means, columns or [""]), "means"
             views = {"means over seeds": of_settings} | views

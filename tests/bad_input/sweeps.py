@@ -75,6 +75,8 @@ WORDS: dict[str, str] = {
     "stop: {test_accuracy: 0.9}": "stop.test_accuracy: found 0.9, in percent; write 90",
     "stop: {test_accuracy: 950}": "stop.test_accuracy: found 950; at most 100 (percent) is reached",
     "grid: {algorithm.rho: [0.1], algorithm: [fedsam]}": "grid.algorithm: follows algorithm.rho, which it would…",
+    "cases: [{algorithm: fedprox}, {algorithm.mu: 0.3, algorithm: fedprox}]": "cases.cases.1.algorithm: follows "
+    "algorithm.mu, which it would…",
     "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
     "cases.cases.1; leave one out",
     "search: {seed: {choice: [0, 1]}}, grid: {seed: [2]}": "search.seed: also has a value in grid.seed; leave one out",

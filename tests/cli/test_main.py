@@ -37,6 +37,12 @@ def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
     cells = ["2  fedavg dirichlet(0.5) s1", "3  fedsam dirichlet(0.5) s0", "4  fedsam dirichlet(0.5) s1"]
     assert (code, out.splitlines()[1:]) == (0, [*cells, "x: 4 cells"])
     assert "whether they can run, is not known without the data:\nfedray: sweep.yaml: data.name: mnist is not in" in err
+    sweep["grid"]["runtime.actors"] = [1, 2]  # no part of a cell
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    assert call("sweep", "sweep.yaml", "--dry-run", "--only", "3").out.splitlines() == [
+        "3  fedsam dirichlet(0.5) actors=1 s0",
+        "x: 1 cell",
+    ]
     assert call("sweep", "sweep.yaml").code == 2
     assert "methods/tune: 650 cells" in call("sweep", "methods", "--dry-run").out
 

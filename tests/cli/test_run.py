@@ -186,6 +186,10 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     code, _, err = call(*one, "1")
     assert code == 0, err
     assert err.startswith("x: 1 finished cell of this name is not among these; tables leave them out"), "seed 3"
+    # A sweep whose other cell has run elsewhere is closed, too.
+    (folder / "other.yaml").write_text(yaml.safe_dump({"name": "y", "base": BASE, "grid": {"seed": [3, 4]}}))
+    assert call("run", "other.yaml", "--cell", "2").code == 0
+    assert find_sweeps(*open_store())["y"].data.tags["fedray.cells"] == "2 finished"
 
 
 def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +201,8 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
     code, _, err = call(*one, "1")
     said = f"the tasks of a Slurm array cannot share the SQLite file {folder}/mlflow.db"
     assert (code, err.partition(";")[0]) == (2, f"fedray: MLFLOW_TRACKING_URI: {said}")
-    for number in ("1", "2"):
+    for number in ("1", "2"):  # also while a call of the sweep runs, which logs elsewhere
+        monkeypatch.setattr("fedray.sweep.storage.is_sweep_running", lambda name, number=number: number == "2")
         out = call(*one, number, "--archive", f"cells/{number}.zip").done
         assert out.endswith(f"archive cells/{number}.zip: `fedray import cells/{number}.zip` adds it to a store\n")
     assert not (folder / "mlflow.db").exists()

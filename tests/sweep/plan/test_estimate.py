@@ -73,6 +73,11 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
         base = BASE | {"algorithm": {"name": "fedsam", "rho": 0.1}}
         found = Sweep.model_validate({"name": "x", "base": base, "grid": {key: [0.3, 0.300001]}})
         assert len({cell.label for cell in make_sheet(found, Problems())[0].cells.values()}) == 2
+    grid = {"data.validation": [None, {}], "evaluation": [{}, {"personal": {}}]}
+    found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
+    labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
+    named = ("", "personal={} ", "validation={} ", "validation={} personal={} ")
+    assert labels == [f"fedavg dirichlet(0.5) {words}s0" for words in named]
 
 
 def test_cells_are_numbered_alike_with_and_without_data() -> None:
@@ -167,7 +172,7 @@ def test_short_cells_wait_for_the_process(at_a_time: int, seconds: float, monkey
     """Twice as slow as on an idle machine. Alone a cell takes its 0.7 s; of each at a time the process takes 0.5 s."""
     monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-9, 2.0))
     asked = Sweep.parse({"name": "x", "base": RUN, "grid": {"seed": [0, 1, 2, 3]}})
-    found, _ = estimate.print_estimate("x", [*list_distinct(asked).values()], at_a_time)
+    found, _ = estimate.print_estimate("x", [run for run, _ in list_distinct(asked).values()], at_a_time)
     assert found == pytest.approx([seconds] * 4, rel=1e-5)
 
 
@@ -178,7 +183,7 @@ def test_own_arrays_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
     monkeypatch.setattr(estimate, "SPAN", 0.3)
     asked = {"name": "own", "base": RUN | {"data": {"name": "npz", "path": "own.npz"}}, "grid": {"seed": [0, 1]}}
-    seconds, start = estimate.print_estimate("own", [*list_distinct(Sweep.parse(asked)).values()])
+    seconds, start = estimate.print_estimate("own", [run for run, _ in list_distinct(Sweep.parse(asked)).values()])
     assert start >= estimate.START
     assert min(filter(None, seconds)) > estimate.CELL, "a cell's own start counts"
     out = capsys.readouterr().out
