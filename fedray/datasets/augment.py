@@ -96,7 +96,7 @@ class Rotate(Transform):
 class Cutout(Transform):
     """Cover a square of `cutout` pixels around a uniformly drawn pixel with the mean colour; it may cross the edge."""
 
-    cutout: int = Field(gt=0, description="side of the square, pixels")
+    cutout: int = Field(gt=0, multiple_of=2, description="side of the square, pixels; even")
     draws: ClassVar[int] = 2
 
     def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:

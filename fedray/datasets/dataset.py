@@ -40,6 +40,7 @@ class Dataset:
         client_train, client_test: int64 natural client id of each sample, or None.
         augment: transforms of the training images, in the order they are applied.
         options: the options of the section that loaded it, in JSON types; None for arrays of your own.
+        natural_ids: the natural clients' ids, ascending, if some have no training sample here; else None.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Dataset:
     client_test: np.ndarray | None = None
     augment: tuple[Transform, ...] = ()
     options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    natural_ids: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._refuse_types()

@@ -14,6 +14,7 @@ from fedray.common.errors import UserError, join_lines, warn_once
 from fedray.common.rng import key_draws
 from fedray.components.plugins import blame
 from fedray.config import RunConfig
+from fedray.datasets.augment import Crop
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.guard import refuse_other
@@ -183,6 +184,7 @@ class Problem:
         for probe in self.config.evaluation.probes:
             probe.check_built(network.layout, self.data.num_classes)
         self._check_tokens()
+        self._check_mirrors()
         self._try_out(network)
         network.train(True)
         with key_draws(True, self.config.seed, "initial"):
@@ -207,6 +209,13 @@ class Problem:
                 f"model.name: {self.config.model.name} begins with other weights in each process; draw them by torch, "
                 "numpy.random or random, whose global generators the run's seed sets"
             )
+
+    def _check_mirrors(self) -> None:
+        """Refuse a crop that mirrors more pixels than the images have. Raises UserError."""
+        for one in self.data.augment:
+            if isinstance(one, Crop) and one.fill == "reflect" and one.crop >= (side := min(self.data.input_shape[1:])):
+                found = f"data.augment: found crop {one.crop} with fill reflect"
+                raise UserError(f"{found}; the images have {side} pixels, at most {side - 1} is allowed")
 
     def _check_tokens(self) -> None:
         """Refuse data without token ids, or with larger ones than the model takes. Raises UserError."""

@@ -46,9 +46,10 @@ def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
     sizes = counts.sum(axis=1)
     held = counts[sizes > 0]
     low, q25, median, q75, high = (float(q) for q in np.quantile(sizes[sizes > 0], (0, 0.25, 0.5, 0.75, 1)))
+    some = held
     if len(held) > EXACT_CLIENTS:
-        held = held[generator(0, "heterogeneity").choice(len(held), EXACT_CLIENTS, replace=False)]
-    shares = held / held.sum(axis=1, keepdims=True)
+        some = held[generator(0, "heterogeneity").choice(len(held), EXACT_CLIENTS, replace=False)]
+    shares = some / some.sum(axis=1, keepdims=True)
     total = sum(float(np.abs(shares[i + 1 :] - shares[i]).sum()) for i in range(len(shares) - 1))
     pairs = len(shares) * (len(shares) - 1) / 2
     return {

@@ -36,8 +36,9 @@ class IID(Partition):
 class Dirichlet(Partition):
     """LDA: for each class a Dirichlet(α) draw over the clients; sizes differ (FedSOL, FedNTD, MOON, FedGELA).
 
-    A client that already holds its fair share n/N gets no samples of the following classes, as in those code bases.
-    They redraw until the smallest client has 10 samples: `min_size: 10` (FedGELA's personal split: `min_size: 0`).
+    A client that already holds its fair share gets no samples of the following classes: floor(n/N), as in FedSOL's and
+    FedNTD's code; MOON's has n/N. Theirs redraws until the smallest client has 10 samples: `min_size: 10` (FedGELA's
+    personal split: `min_size: 0`).
     """
 
     name = "dirichlet"
@@ -201,21 +202,28 @@ class Natural(Partition):
         if data.client_train is None:
             arrays = "client_train and, with data.test, client_test" if data.is_merged else "client_train"
             raise UserError(f"partition.name: data {data.name} have no natural clients ({arrays})")
-        ids, owner = np.unique(data.client_train, return_inverse=True)
+        ids = np.unique(data.client_train) if data.natural_ids is None else data.natural_ids
+        owner = np.searchsorted(ids, data.client_train)
         rng = generator(seed if self.seed is None else self.seed, "partition")
         if clients == len(ids):
-            return Shards.from_owner(owner, clients)
-        if clients < len(ids) and self.pick != "all":
+            shards = Shards.from_owner(owner, clients)
+        elif clients < len(ids) and self.pick != "all":
             first = self.pick == "first"
             kept = np.arange(clients) if first else np.sort(rng.choice(len(ids), clients, replace=False))
             number = np.full(len(ids), -1)
             number[kept] = np.arange(clients)
-            return Shards.from_owner(number[owner], clients)
-        if clients > len(ids) and self.divide:
-            return self._divide(owner, len(ids), clients, rng)
-        hint = "partition.pick: first or random" if clients < len(ids) else "partition.divide: true"
-        allowed = f"set {len(ids)}, or {hint}"
-        raise UserError(f"clients.total: found {clients}; data {data.name} have {len(ids)} natural clients; {allowed}")
+            shards = Shards.from_owner(number[owner], clients)
+        elif clients > len(ids) and self.divide:
+            shards = self._divide(owner, len(ids), clients, rng)
+        else:
+            hint = "partition.pick: first or random" if clients < len(ids) else "partition.divide: true"
+            natural = f"data {data.name} have {len(ids)} natural clients; set {len(ids)}, or {hint}"
+            raise UserError(f"clients.total: found {clients}; {natural}")
+        if (small := shards.sizes.min()) < self.min_size:
+            raise UserError(
+                f"partition.min_size: {self.name} leaves a client with {small} samples, {self.min_size} are required"
+            )
+        return shards
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         if data.client_train is None or data.client_test is None:

@@ -1,6 +1,7 @@
 """Augmentation moves pixels exactly as configured, in training only, and is the same however a run is scheduled."""
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, parse_transforms
 from fedray.datasets.dataset import Dataset, Samples
+from tests import small
 
 BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
 
@@ -117,6 +119,7 @@ def test_only_batches_with_a_generator_are_augmented() -> None:
         ("flip", ".*list of transforms"),
         (["flop"], ".*flop.*flip"),
         ([{"crop": 0}], r"\.crop: found 0"),
+        ([{"cutout": 3}], r"\.cutout: found 3; .*multiple of 2"),
         ([{"crop": 4, "colour": 1}], ".*colour.*fill"),
     ],
 )
@@ -129,6 +132,14 @@ def test_augmentation_needs_images() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
     with pytest.raises(UserError, match="are not images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
+
+
+def test_a_mirror_is_no_wider_than_the_image() -> None:
+    """Eight pixels have seven others to mirror at either edge."""
+    for crop in (7, 8):
+        data = {"name": "digits", "augment": [{"crop": crop, "fill": "reflect"}]}
+        with small.refused("data.augment: found crop 8 with fill reflect") if crop == 8 else nullcontext():
+            small.problem(clients=(2, 2), data=data).build_network("cpu")
 
 
 def test_transforms_are_applied_in_order_with_keyed_draws() -> None:

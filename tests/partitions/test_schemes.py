@@ -298,6 +298,10 @@ def test_natural_clients_are_dealt_whole_some_of_them_or_in_pieces_with_their_te
 def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
     with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
         natural(clients)
+    with pytest.raises(
+        UserError, match=r"^partition\.min_size: natural leaves a client with 10 samples, 11 are required"
+    ):
+        natural(3, min_size=11)
 
 
 def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -> None:
@@ -325,12 +329,13 @@ def test_heterogeneity_by_hand_and_the_same_sample_of_many_clients() -> None:
     assert measure_heterogeneity(np.array([[4, 0], [2, 2], [0, 0], [0, 8]])) == pytest.approx(expected)
     assert measure_heterogeneity(np.array([[1, 2]]))["mean_tv"] == 0.0, "one client has no pairs"
     # Half the clients hold class 0, half class 1: of all pairs, N/2 / (N - 1) ≈ 1/2 are at distance 1, the others 0.
-    # A sample of 500 of 5,000 differs from that by about 1/500.
+    # A sample of 500 of 5,000 differs from that by about 1/500. All count for the rest: the first holds both classes.
     counts = np.zeros((10 * EXACT_CLIENTS, 2), dtype=np.int64)
-    counts[::2, 0] = counts[1::2, 1] = 3
-    first = measure_heterogeneity(counts)["mean_tv"]
-    assert first == measure_heterogeneity(counts)["mean_tv"]
-    assert first == pytest.approx(0.5, abs=0.02)
+    counts[::2, 0] = counts[1::2, 1] = counts[0] = 3
+    first = measure_heterogeneity(counts)
+    assert first == measure_heterogeneity(counts)
+    assert first["mean_tv"] == pytest.approx(0.5, abs=0.02)
+    assert (first["empty_clients"], first["mean_classes"]) == (0, pytest.approx(5001 / 5000))
 
 
 def test_heatmap_holds_the_transposed_counts() -> None:
@@ -429,6 +434,23 @@ def test_both_sets_are_dealt_and_split_and_natural_clients_keep_what_comes_with_
     assert [sorted([*found.train[i], *found.test[i]]) for i in (0, 1)] == [[0, 1, 4], [2, 3]]
     with pytest.raises(UserError, match="have no natural clients"):
         split_samples(source, make_partition("natural"), replace(data, client_test=None).merge(), 2, 0)
+
+
+def test_a_natural_client_keeps_its_number_where_the_pool_takes_all_its_samples() -> None:
+    """Half of ten samples: the only one of id 3 goes for about half of the seeds, and 7 is client 1 for all of them."""
+    x, ids = np.zeros((10, 2), np.float32), np.repeat([3, 7, 9], [1, 4, 5])
+    own = Dataset("own", x, np.zeros(10, np.int64), x, np.zeros(10, np.int64), 2, client_train=ids)
+    source = make_data_source({"name": "digits", "validation": {"fraction": 0.5, "from": "pool"}})
+    lost = set()
+    for seed in range(20):
+        first, every = (
+            split_samples(source, make_partition({"name": "natural", "min_size": 0, **more}), own, clients, seed).train
+            for clients, more in ((2, {"pick": "first"}), (3, {}))
+        )
+        lost.add(len(every[0]) == 0)
+        assert [set(ids[shard]) - {own} for shard, own in zip(every, (3, 7, 9), strict=True)] == [set()] * 3
+        assert [first[i].tolist() for i in (0, 1)] == [every[i].tolist() for i in (0, 1)]
+    assert lost == {False, True}
 
 
 SPLIT = {"train": [[0, 3], [5], [1, 2, 4]], "test": [[0], [1], [2, 3]]}
