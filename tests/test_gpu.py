@@ -186,7 +186,7 @@ def test_the_process_keeps_its_own_kernels(one_gpu: None) -> None:
 SWEEP = {
     "name": "gpu",
     "base": sections(runtime={"actors": 1, "gpus_per_actor": 0.25, "checkpoint_every": 5}),
-    "grid": {"algorithm.name": ["fedavg", "fedsam"], "seed": [0, 1]},
+    "grid": {"algorithm": ["fedavg", "fedsam"], "seed": [0, 1]},
 }
 
 

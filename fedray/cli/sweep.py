@@ -212,7 +212,8 @@ class SweepRequest:
                 raise
             from fedray.sweep.dry_run import print_cells
 
-            print_cells(sweep if sweep.tune is None else make_tune_stage(sweep), self.only or ())
+            for one in sweep.list_blocks():
+                print_cells(one if one.tune is None else make_tune_stage(one), self.only or ())
             print("which cells have run, and whether they can run, is not known without the data:", file=sys.stderr)
             print(f"fedray: {error}", file=sys.stderr)
             return 0

@@ -48,11 +48,15 @@ PHRASES = {
 class Checked(BaseModel):
     """Base of everything a user writes: frozen, without unknown keys or infinities; `true` is not 1."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
+    )
 
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
 
+    section: ClassVar[str] = ""
+    """The section of a configuration that chooses a component."""
     place: ClassVar[str] = "configuration"
     """What messages call the whole of it."""
     of_file: ClassVar[tuple[str, ...]] = ()
@@ -74,10 +78,11 @@ class Checked(BaseModel):
     def list_identity_entries(self) -> dict[str, Any]:
         """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
         defaults, entries = list_default_entries(type(self)), dict(self.model_extra or {})
+        files = list_files(type(self))
         for name, field in type(self).model_fields.items():
-            if EXCLUDED not in field.metadata:
-                value = make_entry(getattr(self, name))
-                entries |= {} if name in defaults and value == defaults[name] else {name: value}
+            value = make_entry(getattr(self, name))
+            if EXCLUDED not in field.metadata and (name not in defaults or value != defaults[name]):
+                entries[name] = digest_file(f"{self.section}.{name}", value) if name in files else value
         return entries
 
     @field_validator("*", mode="before")
@@ -124,8 +129,6 @@ class Component(Checked):
     """The `name` that a class of your own gives itself: its label."""
     source: ClassVar[str] = ""
     """The digest of the source of a class of your own when this process first named it; empty if it has none."""
-    section: ClassVar[str] = ""
-    """The section of a configuration that chooses it."""
     hint: ClassVar[str] = ""
     """End of the error for an unknown name."""
     paper: ClassVar[str] = ""
@@ -144,9 +147,7 @@ class Component(Checked):
     """Option -> the paper's letter for it in labels, tables and figures; added to the letters of the base classes."""
 
     def list_identity_entries(self) -> dict[str, Any]:
-        entries = {"name": self.name, **super().list_identity_entries()}
-        paths = {name: entries[name] for name in list_files(type(self)) if entries.get(name) is not None}
-        return entries | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
+        return {"name": self.name, **super().list_identity_entries()}
 
     @classmethod
     def get_symbol(cls, option: str) -> str:

@@ -24,7 +24,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -52,6 +52,8 @@ def make_entry(value: Any) -> Any:
         return value.list_identity_entries()
     if isinstance(value, tuple | list):
         return [make_entry(item) for item in value]
+    if isinstance(value, set | frozenset):  # whose order differs from process to process
+        return sorted(map(make_entry, value), key=repr)
     if isinstance(value, dict):
         return {key: make_entry(item) for key, item in value.items()}
     return to_jsonable_python(value)
@@ -59,7 +61,12 @@ def make_entry(value: Any) -> Any:
 
 def list_files(section: type[BaseModel]) -> list[str]:
     """Return the names of the fields that hold paths."""
-    return [name for name, field in section.model_fields.items() if FILE in field.metadata]
+
+    def is_marked(annotation: Any) -> bool:
+        return FILE in getattr(annotation, "__metadata__", ()) or any(map(is_marked, get_args(annotation)))
+
+    fields = section.model_fields.items()
+    return [name for name, field in fields if FILE in field.metadata or is_marked(field.annotation)]
 
 
 def iter_parts(value: Any) -> Iterator[Any]:
@@ -76,7 +83,8 @@ def iter_parts(value: Any) -> Iterator[Any]:
 def list_paths(value: Any) -> list[str]:
     """Return the files and folders that a section or component names, and those that the ones inside it name."""
     named = (getattr(part, name) for part in iter_parts(value) for name in list_files(type(part)))
-    return [path for path in named if path is not None]
+    paths = (path for one in named for path in (one if isinstance(one, list | tuple) else [one]))
+    return [str(path) for path in paths if path is not None]
 
 
 def sum_revisions(section: type) -> int:
@@ -84,11 +92,13 @@ def sum_revisions(section: type) -> int:
     return sum(vars(kind).get("revision", 0) for kind in section.__mro__)
 
 
-def digest_file(key: str, path: str) -> str:
-    """Return the SHA-256 of a file that a configuration names at `key`.
+def digest_file(key: str, path: Any) -> Any:
+    """Return the SHA-256 of a file that a configuration names at `key`, or of each of several; None for none.
 
-    Raises UserError if the file is missing or cannot be read.
+    Raises UserError if a file is missing or cannot be read.
     """
+    if not isinstance(path, str):
+        return path and [digest_file(key, one) for one in path]
     try:
         with locate_file(key, path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedray.common.errors import (
 from fedray.common.rng import key_draws
 from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
+from fedray.components.identity import make_entry
 from fedray.components.sources import digest_source, is_loaded_otherwise, read_source
 
 VARIANTS = "fedray.papers.variants"
@@ -289,14 +291,19 @@ def _is_alone(name: str, kinds: Sequence[type]) -> bool:
 def _refuse_declarations(section: str, path: str, found: type[Component], base: type[Component]) -> None:
     """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type, and an
     option with the name of a hook."""
-    for name in found.model_fields:
-        if callable(getattr(base, name, None)):
+    for name, field in found.model_fields.items():
+        if isinstance(hook := getattr(base, name, None), property) or callable(hook):
             raise UserError(f"{_get_key(section)}: {path} has an option {name}, which is a hook; choose another name")
+        try:
+            make_entry(None if field.is_required() else field.get_default(call_default_factory=True))
+        except (TypeError, ValueError):
+            raise UserError(f"{_get_key(section)}: {path}: no file can hold the default of its option {name}") from None
     for name in dir(base):
         given, hook = inspect.getattr_static(base, name), inspect.getattr_static(found, name)
         if isinstance(given, property) and inspect.isfunction(hook):
             raise UserError(f"{_get_key(section)}: {path}.{name} is read as a property; write @property above it")
-    for name, hint in base.__annotations__.items():
+    ours = [kind.__annotations__ for kind in base.__mro__ if kind.__module__.startswith("fedray.")]
+    for name, hint in ChainMap(*ours).items():
         kind: Any = get_origin(hint)
         if kind is not ClassVar:
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from fedray.common.errors import DataMissing, UserError, truncate_repr, unknown
 from fedray.common.rng import key_draws
@@ -55,8 +55,6 @@ class Validation(Checked):
     They are drawn class by class in proportion, keyed by the run's seed.
     """
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
-
     fraction: float = Field(0.1, gt=0, lt=1, description="fraction of the samples that is held out")
     source: Literal["clients", "pool"] = Field(
         "clients",
@@ -74,8 +72,6 @@ class Test(Checked):
     """
 
     __test__ = False  # not a class of pytest's
-
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     source: Literal["clients"] = Field("clients", alias="from", description="from every client's samples")
     fraction: float = Field(

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError, escape, restate, truncate_repr, unknown
 from fedray.common.whole_files import open_file
@@ -45,8 +45,6 @@ class Csv(DataSource):
     numbers if all of them are numbers. The test set is `test_path`, the rows with `test` in the column `split`, or part
     of each client's rows (`data.test`).
     """
-
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     name = "csv"
     path: Annotated[str, FILE] = Field(description="the .csv file")

@@ -139,14 +139,18 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
 
 
 def count_training_gradients(run: RunConfig, known: Published | None = None) -> float | None:
-    """Return the part of `count_gradients` that its training takes."""
+    """Return the part of `count_gradients` that its training takes; None also if it cannot be counted."""
     known = known or run.data.get_expected()
     if known is None or known.train is None:
         return None
     samples = count_samples(run, known)
+    try:
+        of_client = count_of_client(run, samples)
+    except UserError:  # a method of the user's own that does not take the small model on which it is counted
+        return None
     rounds, clients = run.training.rounds, run.clients
     trained = rounds * clients.cohort_size if clients.cohorts is None else sum(map(len, clients.cohorts[:rounds]))
-    return trained * count_of_client(run, samples)
+    return trained * of_client
 
 
 def count_of_client(run: RunConfig, samples: int) -> float:

@@ -1,5 +1,6 @@
 """A sweep made into cells, one configuration and one seed each, and the plan of a call: which of them are done."""
 
+import itertools
 import json
 import re
 from collections import Counter, OrderedDict
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedray.cells.cell import Cell, PluginLabels, get_dotted
+from fedray.cells.cell import Cell, PluginLabels, get_dotted, leave_out_seed
 from fedray.cells.metric import OF_CLASSES, Metric
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet, select_labels
@@ -27,7 +28,7 @@ from fedray.sweep.storage import count_kept_rounds, is_trained
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
 
-FEWEST_DIGITS, MOST_DIGITS = 4, 17
+FEWEST_DIGITS, MOST_DIGITS = 4, 16
 """Digits of a number in a label; the most tell any two floats apart."""
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
@@ -146,15 +147,17 @@ def make_sheet(
 def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Callable[[str], str]]]:
     """Yield each configuration as written, parsed, and what returns its label, given what tells its cell from others.
 
-    A label has as many digits as keep it apart from the earlier ones.
+    A label has as many digits as keep it apart from the earlier ones; a number where digits do not, as between 1 client
+    and 1.0, which is everyone.
     """
     points, labels = list(iter_points(sweep)), dict[str, str]()
     varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
 
     def choose(point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
         labelled = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
-        free = (label for label in labelled if labels.setdefault(label, cell) == cell)
-        return next(free, make_label(point, run, varied))
+        plain = leave_out_seed(make_label(point, run, varied), run.seed)
+        numbered = (f"{plain} #{number} s{run.seed}" for number in itertools.count(2))
+        return next(label for label in itertools.chain(labelled, numbered) if labels.setdefault(label, cell) == cell)
 
     for point in points:
         run = parse_point(sweep, point)

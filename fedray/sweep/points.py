@@ -4,11 +4,11 @@ A value of one method is a list in an entry, a case's own `grid`, or a key of th
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError, find_nearest, truncate_repr
@@ -31,6 +31,13 @@ class Change(Checked):
     values: dict[str, Any]
     before: list[str] = Field([], description="axes of the same origin, whose values are set after these")
 
+    @field_validator("values")
+    @classmethod
+    def _check_values(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for key in values:
+            refuse_name(key, key)
+        return values
+
     @property
     def pairs(self) -> list[tuple[str, Any]]:
         """Key and value of each change; of a plain section, each key."""
@@ -39,6 +46,13 @@ class Change(Checked):
     def name_key(self, key: str) -> str:
         """Return what a message calls a key."""
         return f"{self.origin}{' ' if self.origin == '--set' else '.'}{key}"
+
+
+def refuse_name(what: str, key: str) -> None:
+    """Raise UserError for `algorithm.name`, say: options of the base would stay, and meet another class."""
+    section = key.removesuffix(".name")
+    if section != key and section in COMPONENTS:
+        raise UserError(f"{what}: write {section}, which takes a name, or a name with options")
 
 
 class Points:
@@ -54,9 +68,7 @@ class Points:
         given = [key for name in axes if name.startswith("grid.") for key in axes[name][0]]
         given += [*search, *(key for change in changes for key, _ in change.pairs)]
         split = {key: key.partition(".") for key in given}
-        self._optional = {
-            key for key, (head, _, rest) in split.items() if rest not in ("", "name") and head in COMPONENTS
-        }
+        self._optional = {key for key, (head, _, rest) in split.items() if rest and head in COMPONENTS}
         self.partial = self._find_partial() if self._optional else {}
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Space]]:
@@ -128,7 +140,7 @@ class Points:
                         where = "smoke." if change.origin == "smoke.base" else ""
                         raise UserError(f"{change.name_key(key)}: {name} varies it; set {where}{name}")
                 for name in searched:
-                    if name == key or is_inside(name, key) or is_inside(key, name):
+                    if name == key or is_inside(name, key) or key.startswith(f"{name}."):
                         raise UserError(f"{change.name_key(key)}: search.{name} draws it; set search.{name}")
 
 
@@ -198,9 +210,7 @@ def _expand_entry(section: str, entry: Any) -> list[Any]:
         return [entry]
     kind = _find_kind(section, entry)
     fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
-    single = {
-        name for name, field in fields.items() if not {list, tuple, dict, Any} & {*_list_origins(field.annotation)}
-    }
+    single = {name for name, field in fields.items() if not any(map(_takes_list, _list_origins(field.annotation)))}
     axes = [
         value if isinstance(value, list) and value and option in single else [value] for option, value in entry.items()
     ]
@@ -267,6 +277,10 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
         return find_component(section, name) if isinstance(name, str | type) else None
     except UserError:
         return None
+
+
+def _takes_list(kind: Any) -> bool:
+    return kind is Any or (isinstance(kind, type) and issubclass(kind, Collection) and kind is not str)
 
 
 def _list_origins(annotation: Any) -> Iterator[Any]:

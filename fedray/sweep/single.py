@@ -125,8 +125,8 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool
     tracker = Tracker()  # before anything is written to the storage
     directory, has_ended = storage.get_cell_dir(hash), False
 
-    def is_alone() -> bool:
-        return listed is not None and (private or not storage.is_sweep_running(listed.name))
+    def is_alone(sheet: Sheet) -> bool:
+        return private or not storage.is_sweep_running(sheet.name)
 
     with storage.CellLocks(storage.get_cell_locks_file()) as locks:
         if not locks.take([hash]):
@@ -134,17 +134,17 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool
         if again:
             tracker.supersede([hash])
             shutil.rmtree(directory, ignore_errors=True)
-        if listed is not None and is_alone():
+        if listed is not None and is_alone(listed):
             with storage.lock_registration():
                 tracker.list_sweep(listed)
         try:
             yield storage.make_cell_dir(hash)
             has_ended = True
-        except Diverged:
+        except Exception:
             has_ended = True
             raise
         finally:
-            if has_ended and listed is not None and is_alone():
+            if has_ended and listed is not None and is_alone(listed):
                 tracker.close_whole_sweep(listed)
 
 

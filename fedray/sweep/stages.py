@@ -28,9 +28,6 @@ NOT_SHARED = {"name", "stop", "tune", "final", "smoke"}
 ONLY_WHOLE = "--only: the final stage follows from the whole tune stage; run the file whole"
 """The error for cells chosen from a file with both stages."""
 
-Known = Mapping[str, float | None]
-"""Hash -> value of `select`, for cells that have an outcome; None if that is not a finished run."""
-
 
 @dataclass(frozen=True)
 class Study:
@@ -48,9 +45,10 @@ class Study:
     draws: list[dict[str, Any]]
     cells: list[list[str]]
 
-    def find_best(self, known: Known, lower: bool) -> tuple[int, float, int] | None:
+    def find_best(self, known: Mapping[str, float | None], lower: bool) -> tuple[int, float, int] | None:
         """Return index and score of the best draw, the first of equal ones, and how many draws have finished.
 
+        known: hash -> value of `select`, for cells that have an outcome; None if that is not a finished run.
         A draw has finished if every seed has; its score is the mean of `select` over them.
         """
         values = [[value for cell in cells if (value := known.get(cell)) is not None] for cells in self.cells]
@@ -121,7 +119,7 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
 def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     configs = [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.points]
-    return make_final_stage(sweep, configs)
+    return make_final_stage(sweep, [{key: one[key] for key in one if key != "seed"} for one in configs])
 
 
 def _get_validation(sweep: Sweep) -> Validation:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -28,6 +28,7 @@ from fedray.sweep.points import (
     expand_case,
     expand_entries,
     list_leaves,
+    refuse_name,
 )
 from fedray.sweep.space import DISTRIBUTIONS, Searcher, Space, check_space, format_range
 
@@ -245,50 +246,44 @@ class Sweep(Checked):
         return self
 
     @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        """Refuse a component that is chosen after one of its options, which it would undo."""
-        places = [
-            [(f"cases.{name}.{number}", [key for key in case if key != "search"]) for number, case in enumerate(axis)]
-            for name, axis in self.cases.items()
-        ]
-        places += [[("grid", [key])] for key in self.grid] + [[("search", [key])] for one in self.spaces for key in one]
-        before = list[str]()
-        for cases in places:
-            for place, keys in cases:
-                for number, key in enumerate(keys):
-                    options = (one for one in [*before, *keys[:number]] if one.startswith(f"{key}."))
-                    if key in COMPONENTS and (option := next(options, "")):
-                        raise UserError(f"{place}.{key}: follows {option}, which it would undo; list it first")
-            before += [key for _, keys in cases for key in keys]
+    def _refuse_second_values(self) -> Self:
+        """Refuse a component that is chosen after one of its options, which it would undo; and a key that the grid or a
+        search varies where something else gives it a value. A later axis of cases may replace an earlier one's value.
+        """
+        before: dict[str, dict[str, dict[str, None]]] = {}  # leaf -> axis -> its cases that give it a value
+        for place, case, axis, values in self._list_assignments():
+            for key, each in values.items():
+                refuse_name(f"{place}.{key}", key)
+                leaves = {leaf for value in each for leaf in list_leaves(key, value)}
+                for leaf, axes in before.items():
+                    met = (
+                        one for of, cases in axes.items() for one in (cases if of != axis else {case} & cases.keys())
+                    )
+                    other = next(met, "")
+                    is_inner = key in COMPONENTS and leaf.startswith(f"{key}.")
+                    if not other or not (is_inner or leaf in leaves):
+                        continue
+                    if place.endswith("search") or (place == "grid" and leaf in leaves):
+                        raise UserError(f"{place}.{key}: {leaf} also has a value in {other}; leave one out")
+                    if is_inner and leaf != f"{key}.name":
+                        raise UserError(f"{place}.{key}: follows {leaf}, which it would undo; list it first")
+                for leaf in leaves:
+                    before.setdefault(leaf, {}).setdefault(axis, {})[case] = None
         return self
 
-    @model_validator(mode="after")
-    def _refuse_second_values(self) -> Self:
-        """Refuse a key that the grid or a search varies where another axis, or the same case, gives it a value; a later
-        axis of cases may replace an earlier one's value."""
-        cases = [
-            (f"cases.{name}.{number}", name, case)
-            for name, axis in self.cases.items()
-            for number, case in enumerate(axis)
-        ]
-        given = [
-            (place, axis, leaf)
-            for place, axis, case in cases
-            for key, value in case.items()
-            for leaf in ([] if key == "search" else list_leaves(key, value))
-        ]
+    def _list_assignments(self) -> Iterator[tuple[str, str, str, dict[str, list[Any]]]]:
+        """Yield what cases, grid and searches give values, in the order in which they are set: a place in the file, the
+        case to which it belongs, the axis of this, and key -> values."""
+        spaces = [("search", "", "", self.search)]
+        for name, axis in self.cases.items():
+            for number, one in enumerate(axis):
+                case = f"cases.{name}.{number}"
+                yield case, case, name, {key: [value] for key, value in one.items() if key != "search"}
+                spaces.append((f"{case}.search", case, name, one.get("search", {})))
         for key, values in self.grid.items():
-            leaves = {leaf for value in values for leaf in list_leaves(key, value)}
-            if both := next(((leaf, place) for place, _, leaf in given if leaf in leaves), None):
-                raise UserError(f"grid.{key}: {both[0]} also has a value in {both[1]}; leave one out")
-            given += [(f"grid.{key}", key, leaf) for leaf in leaves]
-        for place, axis, space in [("", "", self.search), *((*one, case.get("search", {})) for *one, case in cases)]:
-            for other, of, leaf in given:
-                if leaf in space and (other == place or of != axis):
-                    raise UserError(
-                        f"{f'{place}.'.lstrip('.')}search.{leaf}: also has a value in {other}; leave one out"
-                    )
-        return self
+            yield "grid", f"grid.{key}", f"grid.{key}", {key: values}
+        for place, case, name, space in spaces:
+            yield place, case, name, {key: one.get("choice", [None]) for key, one in space.items()}
 
     @model_validator(mode="after")
     def _check_changes(self) -> Self:
@@ -340,7 +335,10 @@ class Sweep(Checked):
     def _check_ranges(self) -> Self:
         """Refuse a range that reaches beyond what its key allows; an end itself is never drawn, or hardly ever."""
         searched = ((config, *one) for config, space in self.points for one in space.items()) if self.spaces else ()
+        drawn = {section for space in self.spaces for section in space if section in COMPONENTS}
         for config, key, distribution in searched:
+            if key.partition(".")[0] in drawn:
+                continue
             ((kind, arguments),) = distribution.items()
             for quantile in () if kind == "choice" else (1e-4, 1 - 1e-4):
                 if allowed := describe_refusal(config, key, DISTRIBUTIONS[kind](quantile, *arguments)):
@@ -399,7 +397,7 @@ class Sweep(Checked):
 
     def to_yaml(self) -> str:
         """Return the sweep as a file, with the changes of `--smoke` and `--set`."""
-        document = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        document = self.model_dump(mode="json", exclude_unset=True)
         text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
         return text
 
@@ -500,7 +498,7 @@ def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) 
     if not rest:
         return {**section, head: value}
     if isinstance(inner, Checked):
-        return {**section, head: _with_file_key(inner.model_dump(by_alias=True, exclude_unset=True), rest, value, what)}
+        return {**section, head: _with_file_key(inner.model_dump(exclude_unset=True), rest, value, what)}
     if inner is not None and not isinstance(inner, Mapping):
         raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
     return {**section, head: {**(inner or {}), rest: value}}

@@ -79,9 +79,13 @@ WORDS: dict[str, str] = {
     "algorithm.mu, which it would…",
     "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
     "cases.cases.1; leave one out",
-    "search: {seed: {choice: [0, 1]}}, grid: {seed: [2]}": "search.seed: also has a value in grid.seed; leave one out",
-    "cases: [{seed: 0}, {seed: 1, search: {seed: {choice: [2]}}}]": "cases.cases.1.search.seed: also has a value in "
-    "cases.cases.1; leave one out",
+    "search: {seed: {choice: [0, 1]}}, grid: {seed: [2]}": "search.seed: seed also has a value in "
+    "grid.seed; leave one out",
+    "cases: [{seed: 0}, {seed: 1, search: {seed: {choice: [2]}}}]": "cases.cases.1.search.seed: seed also has a "
+    "value in cases.cases.1; leave one out",
+    "grid: {partition: [iid]}, search: {partition: {choice: [iid]}}": "search.partition: partition.name also has a…",
+    "grid: {training.lr: [1]}, search: {training: {choice: [{lr: 2}]}}": "search.training: training.lr also has a…",
+    "grid: {algorithm.name: [fedavg]}": "grid.algorithm.name: write algorithm, which takes a name, or a name with…",
     "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have…",
     "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a…",
     "name: a b": "name: found 'a b'; letters, digits and _ - . are allowed, without spaces, in parts joined by /",

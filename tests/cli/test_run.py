@@ -190,6 +190,10 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     (folder / "other.yaml").write_text(yaml.safe_dump({"name": "y", "base": BASE, "grid": {"seed": [3, 4]}}))
     assert call("run", "other.yaml", "--cell", "2").code == 0
     assert find_sweeps(*open_store())["y"].data.tags["fedray.cells"] == "2 finished"
+    failing = {"name": "z", "base": BASE | {"algorithm": "tests.plugins:Raises"}}
+    (folder / "failing.yaml").write_text(yaml.safe_dump(failing))
+    assert call("run", "failing.yaml", "--cell", "1", "--backend", "inline").code != 0
+    assert find_sweeps(*open_store())["z"].data.tags["fedray.cells"] == "1 failed"
 
 
 def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

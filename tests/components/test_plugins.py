@@ -3,13 +3,14 @@ which fields enter the identity of a cell, for every kind of section and compone
 
 import hashlib
 import importlib
+import math
 import pickle
 import re
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from unittest.mock import Mock
@@ -25,7 +26,7 @@ from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import UserError
 from fedray.components import sources
 from fedray.components.base import Checked, Component
-from fedray.components.identity import EXCLUDED
+from fedray.components.identity import EXCLUDED, FILE, list_paths
 from fedray.components.sources import digest_source
 from fedray.config import Clients, Evaluation, Personal, RunConfig, Training
 from fedray.datasets.arrays import Digits
@@ -155,6 +156,15 @@ with warnings.catch_warnings():
     class Hooked(Scaled):
         weights: float = 0.1  # type: ignore[assignment]
 
+    class Asked(Scaled):
+        finetuning: float = 0.1  # type: ignore[assignment]
+
+    class Revised(Scaled):
+        revision: int = 3  # type: ignore[misc]
+
+    class Called(Scaled):
+        function: Callable[..., Any] = math.sqrt
+
 
 class Tabled(Scaled):
     table: dict[str, float] = {}
@@ -171,6 +181,9 @@ class Namesake(Scaled):
         ("algorithm", "Misspelt", "Misspelt defines uplod, which is no hook; did you mean 'upload'?"),
         ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
         ("algorithm", "Hooked", "Hooked has an option weights, which is a hook; choose another name"),
+        ("algorithm", "Asked", "Asked has an option finetuning, which is a hook; choose another name"),
+        ("algorithm", "Revised", "Revised makes revision an option by its type, and nothing would read it"),
+        ("algorithm", "Called", "Called: no file can hold the default of its option function"),
         ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
         ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
@@ -295,6 +308,34 @@ def test_sections_inside_a_section() -> None:
     assert found == {"one": None, "none": {}, "other": {}}
     found = Outer(many=(Inner(), Inner(old=3)), named={"a": Inner(), "b": Inner(old=3)}).list_identity_entries()
     assert found == {"many": [{}, {"old": 3}], "named": {"a": {}, "b": {"old": 3}}}
+
+
+def test_files_enter_by_their_content_and_sets_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also optional, several and in a section inside. What is written of an option with an alias is read again."""
+    monkeypatch.chdir(tmp_path)
+
+    class Inner(Checked):
+        path: Annotated[str, FILE] = "i"
+
+    class Filed(FedAvg):
+        table: Annotated[str, FILE] | None = None
+        several: Annotated[tuple[str, ...], FILE] = ()
+        inner: Inner | None = None
+        words: frozenset[str] = frozenset()
+        lam: float = Field(0.1, alias="lambda")
+
+    given = {"table": "a", "several": ["a", "b"], "inner": {"path": "b"}, "words": ["y", "x", "z"]}
+    found, seen = Filed.model_validate(given), set[str]()
+    for content in ("1", "2", "1"):
+        for name in "ab":
+            Path(name).write_text(content)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        entries = found.list_identity_entries()
+        assert (entries["table"], entries["several"], entries["inner"]) == (digest, [digest] * 2, {"path": digest})
+        seen.add(str(entries))
+    assert (entries["words"], len(seen)) == (["x", "y", "z"], 2)
+    assert list_paths(found) == ["a", "a", "b", "b"]
+    assert Filed.model_validate({key: one for key, one in found.list_options().items() if key != "name"}) == found
 
 
 @pytest.mark.parametrize("path", ["builtins:int", "no_such_module:X"])

@@ -112,6 +112,11 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
     assert len({one["training.lr"] for one in choice.study.draws}) == 4
 
 
+def test_a_seed_of_the_base_is_that_of_no_stage() -> None:
+    asked = file(base=FILE["base"] | {"seed": 5}, grid={"partition": ["iid"]})
+    assert {cell.run.seed for cell in make_plan(stages.preview_final_stage(asked)).sheet.cells.values()} == {0, 1, 2}
+
+
 def test_spaces_that_overlap_may_choose_one_cell() -> None:
     """Two cases of one method, each with the best μ in its space."""
     spaces = [{"algorithm.mu": {"choice": [0.1, other]}} for other in (0.2, 0.3)]
@@ -273,7 +278,7 @@ def studies(asked: Sweep) -> list[stages.Study]:
 def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> None:
     (study,) = studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}))
     cells = [cell for of_draw in study.cells for cell in of_draw]
-    known: stages.Known = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
+    known: dict[str, float | None] = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
     assert study.find_best(known, lower=False) == (1, 50.5, 1), "a draw of which a seed is missing has no mean"
     assert study.find_best(known, lower=True) == (1, 50.5, 1)
     assert study.find_best({}, lower=False) is None

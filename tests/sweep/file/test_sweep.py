@@ -1,11 +1,13 @@
 """Sweep files as objects: axes, draws, files that extend others, keys that `--set` changes, and cells by name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fedray.algorithms.fedavg import FedAvg
 from fedray.cells.cell import get_dotted
 from fedray.cells.sheet import select_labels
 from fedray.common.errors import UserError
@@ -38,6 +40,10 @@ def test_axes_of_cases_are_multiplied_later_ones_win_and_smoke_replaces_one(tmp_
     assert list(iter_points(Sweep.load(one, smoke=True))) == [{"seed": 3, "x": 7}]
 
 
+class Listed(FedAvg):
+    layers: Sequence[int] = ()
+
+
 FEDSAM = {"name": "fedsam", "rho": [0.05, 0.1]}
 OF_ONE_METHOD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a list inside an entry": ({"grid": {"algorithm": ["fedavg", FEDSAM]}}, ["fedavg", "fedsam .05", "fedsam .1"]),
@@ -52,6 +58,10 @@ OF_ONE_METHOD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a key that two of three have": (
         {"grid": {"algorithm": ["fedsam", "fedavg", "fedtoga"], "algorithm.rho": [0.05, 0.1]}},
         ["fedsam .05", "fedsam .1", "fedavg", "fedtoga .05", "fedtoga .1"],
+    ),
+    "lists for an option of another collection": (
+        {"grid": {"algorithm": [{"name": f"{__name__}:Listed", "layers": [1, 2]}]}},
+        [f"{__name__}:Listed"],
     ),
     "a key that is searched": (
         {"cases": [{"algorithm": "fedavg"}, {"algorithm": "fedsam"}], "search": {"algorithm.rho": {"choice": [0.1]}}},

@@ -1,5 +1,6 @@
 """The cost of planning a sweep, counted, and `fedray sweep --dry-run --estimate`, counted by hand."""
 
+import gc
 import re
 import tracemalloc
 from pathlib import Path
@@ -78,6 +79,11 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
     named = ("", "personal={} ", "validation={} ", "validation={} personal={} ")
     assert labels == [f"fedavg dirichlet(0.5) {words}s0" for words in named]
+    grid = {"clients.per_round": [1, 1.0], "training.lr": [0.1, 0.2], "seed": [0, 1]}  # one client, and everyone
+    found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
+    labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
+    named = ("lr=0.1", "lr=0.2", "lr=0.1 #2", "lr=0.2 #2")
+    assert labels == [f"fedavg dirichlet(0.5) per_round=1 {words} s{seed}" for words in named for seed in (0, 1)]
 
 
 def test_cells_are_numbered_alike_with_and_without_data() -> None:
@@ -229,6 +235,7 @@ def test_the_driver_holds_little_of_a_cell() -> None:
         try:
             problems = Problems()
             planned = make_sheet(sweep(seeds), problems)
+            gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
