@@ -35,6 +35,7 @@ from fedray.models.base import ModelSpec
 from fedray.models.custom import make_custom_model
 from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
+from fedray.probes.probes import AgainstGlobal
 
 NUMERICS = 1
 """Part of every cell's identity. Increment when configurations give other numbers than before."""
@@ -153,6 +154,11 @@ class RunConfig(Checked):
             raise UserError(f"evaluation.auc: tests the global model; {self.algorithm.name} has none")
         for probe in self.evaluation.probes:
             probe.check(self.algorithm)
+            if self.training.relaxed_start and isinstance(probe, AgainstGlobal):
+                raise UserError(
+                    f"evaluation.probes: {probe.name} compares with the global model, at which no client starts with "
+                    "training.relaxed_start"
+                )
         if self.clients.unseen:
             found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
             if self.evaluation.personal is None:

@@ -7,17 +7,20 @@ import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
+from fedray.cells.metric import PREFIXES, ROUNDS_TO
 from fedray.client import LocalClient, Slip
 from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.components.attributes import find_changed, list_attributes
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output
+
+SUMMARIES = (*PREFIXES, ROUNDS_TO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class EvaluatedRound:
     sums: Mapping[str, Tensor]
     test_counts: Tensor
     holds: Callable[[int], Tensor]
-    samples: Mapping[int, int] = field(default_factory=dict)
+    samples: Mapping[int, int]
 
 
 @contextlib.contextmanager
@@ -89,8 +92,8 @@ def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
     """Return what a probe has found as numbers, without NaN, which stands for undefined.
 
-    Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged, is taken, or is like a
-    declared one that is not there.
+    Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged, is taken or begins as a
+    summary does, or is like a declared one that is not there.
     """
     if not isinstance(found, Mapping):
         raise UserError(
@@ -107,6 +110,11 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
             raise UserError(
                 f"evaluation.probes: {probe.name} measures {name}, which it does not declare; did you mean {near}? "
                 "Otherwise declare both in `metrics`"
+            )
+        if name.startswith(SUMMARIES):
+            raise UserError(
+                f"evaluation.probes: {probe.name} measures {name}, which begins as a run's own summaries do "
+                f"({', '.join(SUMMARIES)}); rename it"
             )
         if name in taken:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
@@ -176,7 +184,10 @@ class Probe(Component):
         """Check the model once it is built. Raises UserError."""
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor | None:
-        """Return the sums over one batch of the test set with labels y int64 `(n,)`; None for no sums."""
+        """Return the sums over one batch of the test set with labels y int64 `(n,)`; None for no sums.
+
+        Those of the global model end the run if they are not finite, or reach 6.5e10 divided by the number of samples.
+        """
         return None
 
     def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:

@@ -83,7 +83,7 @@ class Angles(Probe):
         if find_head_weight(layout, classes) is None:
             raise UserError(
                 f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
-                f"the model's has {', '.join(sorted(layout.heads))}"
+                f"the model's has {', '.join(sorted(layout.heads)) or 'none that is trained'}"
             )
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
@@ -157,8 +157,7 @@ class Drift(AgainstGlobal):
         return {"drift": float(torch.linalg.vector_norm(seen.c.shared_update))}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
-        if seen.update is None:
-            return {}
+        assert seen.update is not None  # noqa: S101 (`check`)
         lengths = {i: metrics["drift"] for i, metrics in seen.measured.items()}
         drift = measure_drift_between(lengths, seen.weights, seen.update)
         # with d = x' - x: Σ π_i ||y_i - x'||² = Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||², as FL-Simulator measures it
@@ -307,12 +306,12 @@ def measure_drift_between(
     lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor
 ) -> dict[str, float]:
     """Return `drift_between`: the root of the mean squared distance between two local models of the round (FedSOL,
-    figure 6b); nothing for a cohort of one.
+    figure 6b); nothing if one client has all the weight.
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
     """
     pairs = 1 - math.fsum(w * w for w in weights.values())
-    if len(weights) < 2:
+    if pairs <= 0:
         return {}
     square = math.fsum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
@@ -321,6 +320,10 @@ def measure_drift_between(
 def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Return mean and standard deviation of each metric over the clients, in ascending order of their ids."""
     names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
+    if taken := names.keys() & {f"{name}_std" for name in names}:
+        raise UserError(
+            f"evaluation.probes: {min(taken)} is the deviation of another metric; rename the probe's metric"
+        )
     result: dict[str, float] = {}
     for name in names:
         values = np.array([measured[i][name] for i in sorted(measured) if name in measured[i]])
@@ -338,8 +341,7 @@ def find_head_weight(layout: Layout, classes: int) -> str | None:
 def get_classifier(theta: Tensor, layout: Layout, classes: int) -> Tensor:
     """Return the classifier vectors `(C, d)`."""
     name = find_head_weight(layout, classes)
-    if name is None:
-        raise ValueError("the head has no weight of one row per class")  # refused before a run starts
+    assert name is not None  # noqa: S101 (`check_built`)
     return layout.views(theta)[name][:classes]
 
 

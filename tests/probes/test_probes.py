@@ -112,6 +112,7 @@ def test_drift_between_is_that_over_all_pairs_whoever_answers_first() -> None:
     found = measure_drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
     assert found["drift_between"] == pytest.approx(expected)
     assert measure_drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
+    assert measure_drift_between({0: 1.0, 3: 1.0}, {0: 0.0, 3: 1.0}, u[0]) == {}, "one client has all the weight"
     assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
     # Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not.
     weights = dict.fromkeys(range(3), 1 / 3)
@@ -275,7 +276,18 @@ def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str
         small.config(algorithm, evaluation=evaluation)
 
 
+@pytest.mark.parametrize("probe", ["drift", "proximal", "step"])
+def test_clients_that_start_elsewhere_are_not_compared_with_the_global_model(probe: str) -> None:
+    """Their u_i are from x + β (x - y), and `divergence` was twice what it is."""
+    with small.refused(
+        f"evaluation.probes: {probe} compares with the global model, at which no client starts with tra"
+    ):
+        digits("fedavg", probes=[probe], relaxed_start=0.1)
+
+
 def test_angles_without_a_linear_head_are_refused() -> None:
     """Before anything starts: the quadratic's head has one row for two classes."""
     with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
         Simulation(with_probes(quadratic.problem(quadratic.Case({"name": "fedavg"}, {})), ["angles"]), InlineBackend())
+    with small.refused("a row for each of 10 classes; the model's has none that is trained"):
+        last_row(digits("fedavg", {"name": "mlp", "hidden": [8], "freeze": ["head"]}, ["angles"]))

@@ -289,6 +289,8 @@ class OtherModel(Probe):
         ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
         ({"seconds_per_round": 1.0}, "seconds_per_round is measured without a probe"),
         ({"drift": 1.0}, "Gives measures drift, which is measured already"),
+        ({"best_test_accuracy": 1.0}, "Gives measures best_test_accuracy, which begins as a run's own summaries do"),
+        ({"rounds_to_90": 1.0}, "Gives measures rounds_to_90, which begins as a run's own summaries do"),
         ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
         ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
         (None, "Gives returns a NoneType; a dictionary of metrics is required"),
@@ -300,3 +302,24 @@ def test_what_probes_give_is_refused_if_it_cannot_be_logged_beside_others(given:
     own = {"name": "tests.probes.test_registry:Gives", "given": given, "of": of}
     with pytest.raises(UserError, match=f"evaluation.probes: .*{message}"):
         last_row(digits("fedavg", probes=["drift", own]))
+
+
+def test_a_deviation_over_clients_is_no_metric_of_another_probe() -> None:
+    """It took the place of the mean: `mine_std` is of the round's clients, if `mine` is of a client."""
+    own = {"name": "tests.probes.test_registry:Gives", "given": {"mine": 1.0, "mine_std": 2.0}}
+    assert last_row(digits("fedavg", probes=[own]))["mine_std"] == 2
+    with small.refused("mine_std is the deviation of another metric; rename the probe's metric"):
+        last_row(digits("fedavg", probes=[own | {"of": "client"}]))
+
+
+class Energy(Probe):
+    scale: float
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return self.scale * output.logits.square().sum(0)
+
+
+@pytest.mark.parametrize(("scale", "said"), [(3e38, "is not finite"), (1e30, "is too large to be summed exactly")])
+def test_sums_over_the_test_set_that_cannot_be_added_are_refused(scale: float, said: str) -> None:
+    with small.refused(f"evaluation.probes: the sum {__name__}:Energy {said}"):
+        last_row(digits("fedavg", probes=[{"name": f"{__name__}:Energy", "scale": scale}]))

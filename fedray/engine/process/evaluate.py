@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK
-from fedray.engine.exact_sum import NotSummable
+from fedray.common.errors import UserError
 from fedray.engine.guard import refuse_other_logits
 from fedray.engine.process.reduction import Reduction
 from fedray.engine.process.worker import Worker
@@ -31,6 +31,7 @@ def evaluate(
     `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each chunk's
     probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided by 500. For
     samples held out by clients also `correct_of_clients`, the correct answers of each client that holds samples out.
+    Raises UserError if a probe's sum is not finite, though the chunk's loss is bounded, or is too large.
     """
     theta, buffers = theta.to(worker.device), buffers.to(worker.device)
     worker.network.train(False)
@@ -75,10 +76,11 @@ def evaluate(
             with worker.key_draws(f"probe {probe.name}", round, chunk):
                 probed = probe.test_sums(output, y, classes)
             if probed is not None:
+                probed = torch.where(bounded, probed, torch.zeros_like(probed))
                 sums.add_vector(probe.name, probed, 1 / CHUNK, terms)
     refused, fetched, _ = sums.finish()
-    if refused:
-        raise NotSummable(*refused.values())
+    if refused:  # all other sums are bounded
+        raise UserError(f"evaluation.probes: the sum {refused[-1]}")
     return fetched
 
 
