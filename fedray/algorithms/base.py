@@ -227,6 +227,11 @@ class Algorithm(Component):
         """
         return self.logits(c.predict(c.theta))
 
+    @property
+    def answers_alone(self) -> bool:
+        """True if `personal_logits` is the answer of the model at `c.theta`, which then is the personal model."""
+        return not self.overrides("personal_logits")
+
     def check(self, model: ModelSpec) -> None:
         """Check the model when the configuration is read. Raises UserError if it cannot serve the method."""
         if self.reads_taps and not model.taps:

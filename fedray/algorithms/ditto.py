@@ -151,6 +151,10 @@ class APFL(PersonalBeside):
         if self.mix == "parameters":
             c.second.use(self.mixed(c.state.v, c.theta_0, c.state))
 
+    @property
+    def answers_alone(self) -> bool:
+        return self.mix == "parameters"
+
     def personal_logits(self, c: Client) -> Tensor:
         if self.mix == "parameters":
             return super().personal_logits(c)

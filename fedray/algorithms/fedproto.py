@@ -87,6 +87,10 @@ class FedProto(AuxiliaryLoss):
             prototypes=torch.where(met[:, None], new, old.prototypes), known=torch.maximum(old.known, met.float())
         )
 
+    @property
+    def answers_alone(self) -> bool:
+        return self.answer == "classifier"
+
     def personal_logits(self, c: Client) -> Tensor:
         """Return negative squared distances `(n, C)` to the prototypes; impossible classes are far below."""
         output = c.predict(c.theta)

@@ -72,6 +72,14 @@ class WithProximalLoss(Algorithm):
         """The reason of the method that L_p comes from."""
         return self.proximal.bound_to_sgd
 
+    @property
+    def scales_update(self) -> bool:  # type: ignore[override]
+        return self.proximal.scales_update
+
+    def overrides(self, hook: str) -> bool:
+        passed_on = getattr(type(self), hook) is vars(WithProximalLoss).get(hook)
+        return self.proximal.overrides(hook) if passed_on else super().overrides(hook)
+
     def proximal_gradient(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
         """Return ∇L_p at theta; for a loss on the outputs only the requested part is computed, the rest being 0."""
         if isinstance(self.proximal, AuxiliaryLoss):

@@ -68,6 +68,11 @@ class MoFedSAM(ClientMomentum):
     )
     step: Literal["mean", "printed"] = Field("mean", description="server step: η_g U, or -η_g Δ (D-20)")
 
+    @property
+    def scales_update(self) -> bool:  # type: ignore[override]
+        """True if Δ is the step."""
+        return self.step == "printed"
+
     def direction(self, c: Client) -> Tensor:
         g_tilde = c.grad(move_along(c.theta, self.rho, c.grad(c.theta)))
         return self.beta * g_tilde + (1 - self.beta) * c.message.delta

@@ -63,7 +63,7 @@ def make_result(simulation: Simulation) -> "Result":
 
 def refuse_without_personal(algorithm: Algorithm) -> None:
     """Raise UserError if a client answers with more than one model, or with scores that are no model's."""
-    if algorithm.overrides("personal_logits"):
+    if not algorithm.answers_alone:
         raise UserError(f"personal_model: {algorithm.name} answers with more than the model of a client")
 
 
@@ -268,9 +268,9 @@ class Result:
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if parameter.requires_grad:
-                    parameter.copy_(parts[name])
+                    parameter.data = parts[name].clone()  # float32, whatever the class has
             for buffer, part in zip(floats, buffers.split([b.numel() for b in floats]), strict=True):
-                buffer.copy_(part.view_as(buffer))
+                buffer.data = part.view_as(buffer).clone()
         return module.eval()
 
     def _with_preprocessing(self, module: nn.Module) -> nn.Module:

@@ -250,11 +250,14 @@ def test_the_head_or_the_body_alone(name: str, part: str, line: str) -> None:
         problem(name, model=MODEL | {"freeze": [part]}).build_network("cpu")
 
 
+@pytest.mark.parametrize("name", ["fedprox", "fedsol", "projection"])
 @pytest.mark.parametrize(("share", "kept"), [("A", 2 * 16 + 2 * 12), ("B", 2 * 64 + 2 * 16)])
-def test_one_matrix_kept(share: str, kept: int) -> None:
+def test_one_matrix_kept(share: str, kept: int, name: str) -> None:
     """Of methods that exchange parameters alone; the others, personalised ones too, have exchanges of their own."""
-    found = trained("fedprox", lora={"rank": 2, "alpha": 2, "share": share})
+    found = trained(name, lora={"rank": 2, "alpha": 2, "share": share})
     assert {len(load_state(state)["own"]) for state in found.state.clients.values()} == {kept}
     said = f"share: found {share}, which is for methods that exchange parameters alone; scaffold exchanges"
     with pytest.raises(UserError, match=rf"^model\.lora\.{said}"):
         problem("scaffold", model=MODEL | {"lora": {"share": share}})
+    with small.refused("exchange parameters alone; fedsol exchanges"):
+        problem({"name": "fedsol", "proximal": "scaffold"}, model=MODEL | {"lora": {"share": share}})

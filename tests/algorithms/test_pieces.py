@@ -154,6 +154,8 @@ RELAXED = {"relaxed_start": 0.1, "relaxed_average": "models"}
         ("fedavg", {"fedexp": {"epsilon": 0.1}}, "fedexp: has options, but training.server_step is average"),
         ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
         ("fednova", RELAXED, "relaxed_average: found models; fednova uses the updates themselves"),
+        ({"name": "mofedsam", "step": "printed"}, RELAXED, "relaxed_average: found models; mofedsam uses the updates"),
+        ({"name": "fedsol", "proximal": "fednova"}, RELAXED, "relaxed_average: found models; fedsol uses the updates"),
         ("fedas", RELAXED, "relaxed_average: found models; fedas uses the updates themselves"),
         ("fedavg", RELAXED | {"server_step": "fedexp"}, "relaxed_average: found models; fedexp uses the updates them"),
         ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
@@ -162,7 +164,7 @@ RELAXED = {"relaxed_start": 0.1, "relaxed_average": "models"}
         ("local-only", {"relaxed_start": 0.1}, "relaxed_start: relaxes what clients receive; local-only sends nothing"),
     ],
 )
-def test_what_a_setting_refuses(method: str, training: dict[str, Any], message: str) -> None:
+def test_what_a_setting_refuses(method: Any, training: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^training\.{message}"):
         problem(method, **training)
 

@@ -259,7 +259,7 @@ def test_the_result_in_python(folder: Path) -> None:
     assert list(Path("ck").glob("checkpoint-2.json"))
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "local-only", "knnper"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "local-only", "apfl", "knnper"])
 def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str, call: Call) -> None:
     """Each model on its client's own test samples: the accuracies of the run's table. kNN-Per answers with more."""
     asked = ["--set", f"algorithm={algorithm}", "--set", "evaluation.personal={epochs: [0, 2]}", "--no-track"]
