@@ -110,7 +110,7 @@ def _advise(error: str) -> str:
 
 def _find_address(given: str | None) -> tuple[str, str | None]:
     """Return the origin of an address, for messages, and the address: the given one, or $RAY_ADDRESS."""
-    return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
+    return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS") or None)
 
 
 def _join(key: str, address: str) -> None:

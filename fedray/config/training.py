@@ -99,7 +99,7 @@ class Training(Schedule):
     aggregation: Literal["uniform", "samples", "batches", "feddisco"] = Field(
         "uniform",
         description="π: weights of the cohort's average, equal, proportional to n_i, to the whole batches in n_i "
-        "(FedGELA's code, D-42), or FedDisco's",
+        "(FedGELA's code, D-42; with `batch_size: full` to n_i), or FedDisco's",
     )
     feddisco: Annotated[FedDisco, Allowed("options")] = Field(
         FedDisco(), description="a, b and metric of `aggregation: feddisco`"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import fields
 from typing import TypeVar
 
+import torch
 from torch import Size, Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Rule, Server
@@ -22,6 +23,8 @@ from fedray.common.rng import read_generator
 from fedray.common.vectors import Vectors
 from fedray.components.attributes import find_changed, list_attributes, list_generators
 
+TYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+TYPES |= {torch.float16, torch.float32, torch.float64}
 T = TypeVar("T")
 Side = TypeVar("Side", Client, Server)
 STEP = ("direction", "gradient", "proximal")
@@ -185,6 +188,14 @@ def refuse_other_logits(algorithm: Algorithm, hook: str, logits: Tensor, y: Tens
     if logits.ndim != 2 or len(logits) != len(y) or logits.shape[1] < classes:
         raise UserError(
             f"{_name_class(algorithm)} gives {hook} of shape {tuple(logits.shape)}; {len(y), classes} is required"
+        )
+
+
+def refuse_types(name: str, vector: Tensor) -> None:
+    """Raise UserError for a vector of a type that NumPy lacks: no other process could get it."""
+    if vector.dtype not in TYPES:
+        raise UserError(
+            f"algorithm: {name} is of {vector.dtype}; booleans, integers and float16 to float64 are allowed"
         )
 
 

@@ -11,8 +11,8 @@ from fedray.models.base import ModelSpec
 
 
 class CustomModel(ModelSpec):
-    """`package.module:Class`, any nn.Module. It is called with its options, and with input_shape and num_classes if it
-    accepts them.
+    """`package.module:Class`, any nn.Module. It is called with its options, and with input_shape and num_classes if its
+    `__init__` names them.
 
     fedray reads its class attributes `head`, `taps`, `takes_tokens` and `channels_last`.
     """
@@ -27,14 +27,14 @@ class CustomModel(ModelSpec):
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         arguments = dict(self.model_extra or {})
-        wanted = inspect.signature(self.module_class).parameters
-        arguments |= {
-            key: value for key, value in (("input_shape", input_shape), ("num_classes", num_classes)) if key in wanted
-        }
+        signature = inspect.signature(self.module_class)
+        ours = {"input_shape": input_shape, "num_classes": num_classes}
+        arguments |= {key: value for key, value in ours.items() if key in signature.parameters}
         try:
-            return self.module_class(**arguments)
+            signature.bind(**arguments)
         except TypeError as error:
             raise UserError(f"model: {self.name} cannot be built: {error}") from None
+        return self.module_class(**arguments)
 
 
 def make_custom_model(found: type, path: str) -> type[ModelSpec]:

@@ -52,7 +52,7 @@ def print_plan(plan: Plan) -> None:
         console.print(line, soft_wrap=True)
     print_few_seeds(sheet.name, [cell.run for cell in sheet.cells.values()])
     address = plan.options.address or os.environ.get("RAY_ADDRESS")
-    if address is None:
+    if not address:
         nodes = list_local_nodes()
     else:
         with use_cluster(address):

@@ -234,7 +234,7 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]
 def _can_begin_here(runtime: Runtime) -> bool:
     """Return True if this process can be the first actor: no GPU is needed, it has the CPUs, no cluster was named."""
     ray = sys.modules.get("ray")
-    named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
+    named = bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
     fits = runtime.cpus_per_actor <= count_usable_cpus()
     return runtime.actors in (1, "auto") and runtime.gpus_per_actor == 0 and fits and not named
 

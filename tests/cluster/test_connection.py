@@ -113,6 +113,7 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=rf"^--address: cannot connect to 127.0.0.1:{port}: "), use_cluster("auto"):
         pass
     assert seen == []
+    monkeypatch.setenv("RAY_ADDRESS", "")  # as a script leaves it; Ray, too, takes it for none
     with use_cluster():
         pass
     assert seen == ["token"]
@@ -177,6 +178,7 @@ def test_a_local_ray_counts_the_cpus_that_it_may_use(mine: Any, expected: int, m
         pass
     assert (given["num_cpus"], count_cpus()) == (expected, expected)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "")
     assert [_can_begin_here(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
 

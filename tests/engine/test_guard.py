@@ -285,6 +285,20 @@ def test_what_a_hook_may_not_do_is_refused_by_its_class(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("members", "name"),
+    [
+        ({"upload": lambda _, c: setattr(c.state, "h", c.update.bfloat16()) or {}}, "its state h"),
+        ({"upload": lambda _, c: {"h": PerClient(c.update.bfloat16())}}, "h"),
+        ({"message": lambda _, server: Vectors(h=server.theta.bfloat16())}, "its message h"),
+    ],
+)
+def test_numbers_that_no_other_process_could_get_are_refused(members: dict[str, Any], name: str) -> None:
+    """On every backend: NumPy, and so Ray, has no bfloat16."""
+    with small.refused(f"algorithm: {name} is of torch.bfloat16; "):
+        run(problem(define("Brief", members)), InlineBackend())
+
+
+@pytest.mark.parametrize(
     ("members", "said"),
     [
         ({"keeps": "head"}, "has shares = 'all' and keeps = 'head', so clients would send 3.bias and then take their"),

@@ -79,6 +79,7 @@ class Slips(Plain):
         self.register_buffer("mean", torch.zeros(16))
         self.register_buffer("most", torch.full((16,), -torch.inf))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        assert slip != "type" or len(5)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         if self.slip == "input" and self.training:
@@ -331,6 +332,7 @@ def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message:
         ("frozen", "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)"),
         ("infinite", "Slips changes most in forward(), which no client (it is frozen, or begins with infinities)"),
         ("pair", "model.name: Slips.forward gives a tuple in training; a tensor with a number for each class is"),
+        ("type", "TypeError: object of type 'int' has no len() (test_own_models.py:"),
         ("one", "gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
     ],
 )
@@ -338,6 +340,8 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
     """Each gave numbers, which depended on the number of actors or were not those of the model."""
     with small.refused(message):
         finish(InlineBackend(), config("Slips", slip=slip))
+    with small.refused("Slips cannot be built: got an unexpected keyword argument 'slop'"):
+        finish(InlineBackend(), config("Slips", slop=slip))
 
 
 OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it"
@@ -372,6 +376,9 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
     assert (averaging.buffers.dtype, averaging.buffers.numel()) == (torch.float32, 3)
     become = "is float64; trained parameters and running statistics become float32"
     assert caplog.messages == [f"model.name: Half: out.bias {become}", f"model.name: Averaging: mean {become}"]
+    for name in ("Half", "Averaging"):  # a model that is given back, too: it takes the inputs that the run's took
+        state = run(Problem.build(RunConfig.parse(config(name))), InlineBackend()).model().state_dict()
+        assert {tensor.dtype for key, tensor in state.items() if "mask" not in key} == {torch.float32}
 
 
 @pytest.mark.parametrize(

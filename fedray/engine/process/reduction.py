@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.vectors import Vectors, download
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
-from fedray.engine.guard import refuse_shapes
+from fedray.engine.guard import refuse_shapes, refuse_types
 from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_rows, has_rows
 
@@ -125,7 +125,8 @@ class Reduction:
         self._add(ClientResult([NOBODY], vector, [1], {}, Vectors()), name, vector, [weight], terms, wide)
 
     def _check(self, result: ClientResult, what: str, vector: Tensor) -> None:
-        """Note that a vector must be finite. what: its name in the message."""
+        """Note that a vector must be finite. what: its name in messages. Raises UserError if it cannot be sent."""
+        refuse_types(what, vector)
         if vector.numel():
             self._note(result, what, result.get_rows(vector), [0.0] * len(result.tasks), 1, 0.0)
 
