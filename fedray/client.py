@@ -52,7 +52,7 @@ class Population:
     seed: int
     clients: int
     total_samples: int
-    counts: Callable[[], np.ndarray] | None = None
+    counts: Callable[[], np.ndarray]
     take: Callable[[int, np.ndarray], ClientSamples] | None = None
     own_code: bool = False
 
@@ -92,9 +92,9 @@ class LocalClient(Client):
     network: Network
     indices: np.ndarray
     _round: int
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    shares: Share = "all"
-    shuffle: bool = True
+    optimiser: Optimiser
+    shares: Share
+    shuffle: bool
     passes: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
@@ -135,8 +135,6 @@ class LocalClient(Client):
 
     @property
     def all_counts(self) -> Tensor:
-        if self.population.counts is None:
-            raise ValueError("this population counts no classes")
         return torch.from_numpy(self.population.counts()).float().to(self.theta.device)
 
     @property

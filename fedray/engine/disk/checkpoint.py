@@ -99,9 +99,7 @@ class Manifest(BaseModel):
 
 
 class Checkpoints:
-    """The checkpoints of one cell in a directory; each manifest names the cell's hash, unless the directory's name
-    tells.
-    """
+    """The checkpoints of one cell in a directory; each manifest names the cell's hash."""
 
     def __init__(self, directory: Path, cell: str = "") -> None:
         self.directory, self.cell = directory, cell
@@ -169,7 +167,7 @@ class Checkpoints:
         """Raise UserError if the newest manifest names another cell: its rounds belong to that cell."""
         for round in reversed(self.list_rounds()):
             with contextlib.suppress(*DAMAGE):
-                if (cell := self._load_manifest(round).cell or self.cell) != self.cell:
+                if (cell := self._load_manifest(round).cell) != self.cell:
                     raise UserError(
                         f"checkpoints: {self.directory} holds checkpoints of another configuration, seed or data set "
                         f"(cell {cell}; this one is {self.cell}); move or remove it, or choose another directory"

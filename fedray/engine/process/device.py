@@ -24,26 +24,27 @@ CONTEXT = 600 * MIB
 """A CUDA context with the kernels that PyTorch loads, and the memory that cuBLAS and cuDNN allocate themselves."""
 
 
-def keep_memory() -> bool:
-    """Tune this process's malloc to keep freed memory, for a process that trains; return False if it is not glibc's.
+def keep_memory() -> None:
+    """Tune this process's malloc, if it is glibc's, to keep freed memory, for a process that trains.
 
     Otherwise every vector above 128 KiB is mapped, faulted in page by page and unmapped, at each operation.
     """
-    return _tune_malloc({M_MMAP_THRESHOLD: 32 * MIB, M_TRIM_THRESHOLD: 1024 * MIB, M_TOP_PAD: 64 * MIB})
+    _tune_malloc({M_MMAP_THRESHOLD: 32 * MIB, M_TRIM_THRESHOLD: 1024 * MIB, M_TOP_PAD: 64 * MIB})
 
 
-def map_vectors() -> bool:
+def map_vectors() -> None:
     """Tune this process's malloc to map every vector of 1 MiB or more separately; for a process that keeps references.
 
     Otherwise thousands of small, long-lived objects allocated between short-lived vectors would each keep a hole of a
     vector's size from being reused (100 KB for each client with a state, at a million parameters).
     """
-    return _tune_malloc({M_MMAP_THRESHOLD: MIB, M_TRIM_THRESHOLD: MIB, M_TOP_PAD: 0})
+    _tune_malloc({M_MMAP_THRESHOLD: MIB, M_TRIM_THRESHOLD: MIB, M_TOP_PAD: 0})
 
 
-def _tune_malloc(settings: Mapping[int, int]) -> bool:
-    libc = _load_glibc()
-    return libc is not None and all([libc.mallopt(name, value) for name, value in settings.items()])
+def _tune_malloc(settings: Mapping[int, int]) -> None:
+    if (libc := _load_glibc()) is not None:
+        for name, value in settings.items():
+            libc.mallopt(name, value)
 
 
 @cache

@@ -34,7 +34,7 @@ class Profile:
 
     def format_table(self) -> str:
         """Format mean seconds per round and each part's share, one line per part."""
-        means = {part: self.average_seconds()[f"profile_{part}_seconds"] for part in PARTS}
+        means = dict(zip(PARTS, self.average_seconds().values(), strict=True))
         whole = sum(means.values()) or 1.0
         return "\n".join(
             f"{part:<11}{seconds:10.4f} s a round{100 * seconds / whole:8.1f} %" for part, seconds in means.items()

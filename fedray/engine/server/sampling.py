@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedray.algorithms.base import Cohort
-from fedray.common.errors import Diverged, UserError, truncate_repr
+from fedray.common.errors import UserError, truncate_repr
 from fedray.common.rng import generator
 from fedray.config import RunConfig, Training
 
@@ -14,15 +14,12 @@ from fedray.config import RunConfig, Training
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
     """Draw the clients of round t (from 0): ids, int64 `(M,)`, ascending. An empty cohort is redrawn.
 
-    Clients without samples do not take part (`sizes`: int64 `(N,)`). Raises Diverged if every client that
-    `clients.cohorts` names for this round is empty.
+    Clients without samples do not take part (`sizes`: int64 `(N,)`).
     """
     clients = config.clients
     if clients.cohorts is not None:
         listed = np.array(clients.cohorts[t])
-        if len(listed := np.sort(listed[sizes[listed] > 0])) == 0:
-            raise Diverged(t + 1, None, "every client of clients.cohorts in this round is empty")
-        return listed
+        return np.sort(listed[sizes[listed] > 0])  # `Problem` refuses a round without one
     for attempt in itertools.count():
         rng, count = generator(config.seed, "cohort", t, attempt), clients.cohort_size
         if clients.sampling == "bernoulli":  # the number of successes first, then which: no draw per client

@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from typing import TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
@@ -321,15 +320,9 @@ class LocalTrainer:
 
         `positions`: n positions in the shard of each, int64.
         """
-        size, indices = len(clients), [self.shards[client] for client in clients]
-        if self.population.take is None:
-            every = np.concatenate([own[chosen] for own, chosen in zip(indices, positions, strict=True)])
-            x, y = self.population.samples.make_batch(every)
-            return x.view(size, -1, *x.shape[1:]), y.view(size, -1)
-        shards = [self.population.take_shard(client, own) for client, own in zip(clients, indices, strict=True)]
-        batches = [next(iter(own.iter_batches([chosen]))) for own, chosen in zip(shards, positions, strict=True)]
-        xs, ys = zip(*batches, strict=True)
-        return torch.stack(xs), torch.stack(ys)
+        every = [self.shards[client][chosen] for client, chosen in zip(clients, positions, strict=True)]
+        x, y = self.population.samples.make_batch(np.concatenate(every))
+        return x.view(len(clients), -1, *x.shape[1:]), y.view(len(clients), -1)
 
     def finish(self, c: LocalClient, weight: float) -> dict[str, Sum | PerClient]:
         """Set a client's state after its last step, and return its uploads: the methods' and the update.
