@@ -70,7 +70,6 @@ class MoFedSAM(ClientMomentum):
 
     @property
     def scales_update(self) -> bool:  # type: ignore[override]
-        """True if Δ is the step."""
         return self.step == "printed"
 
     def direction(self, c: Client) -> Tensor:

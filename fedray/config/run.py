@@ -155,10 +155,7 @@ class RunConfig(Checked):
         for probe in self.evaluation.probes:
             probe.check(self.algorithm)
             if self.training.relaxed_start and isinstance(probe, AgainstGlobal):
-                raise UserError(
-                    f"evaluation.probes: {probe.name} compares with the global model, at which no client starts with "
-                    "training.relaxed_start"
-                )
+                raise UserError(f"training.relaxed_start: {probe.name} compares with the x at which no client starts")
         if self.clients.unseen:
             found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
             if self.evaluation.personal is None:

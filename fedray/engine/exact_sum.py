@@ -55,22 +55,6 @@ class Accumulator:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
-        """Add weight x vector to a sum of `terms` vectors (the cohort's size).
-
-        Raises NotSummable if |vector| x weight x terms reaches 2^18, of a wide sum 2^30, or if an entry is not finite.
-        Then nothing is added, so the sums cannot overflow.
-        """
-        for part, each, times, scale in split(name, vector.detach(), weight, wide):
-            factor = times * scale
-            if each.numel() == 1:  # such as a loss: the operations below would take longer than the step
-                number = float(each)
-                refuse_inexact(part, abs(number), abs(factor), terms, scale)
-                self._add(part, torch.full(each.shape, round(number * factor), dtype=torch.int64))
-                continue
-            refuse_inexact(part, _find_largest(each), abs(factor), terms, scale)
-            self.add_unchecked(part, each, factor)
-
     def add_unchecked(self, name: str, vector: Tensor, factor: float) -> None:
         """Add factor x vector, rounded, on the vector's device; the caller checks it. factor: weight x scale."""
         if vector.numel() <= BLOCK or not vector.is_cpu:

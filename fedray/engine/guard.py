@@ -98,10 +98,12 @@ def ask(algorithm: Algorithm, hook: str, function: Callable[[Side], T], side: Si
 
 def ask_server(algorithm: Algorithm, hook: str, function: Callable[[Server], T], server: Server) -> T:
     """Return the value of a hook that says what clients receive, as `ask`. Raises UserError if it assigns anything to
-    the server: no round would keep it.
+    the server, which no round would keep, or if the message has a type that cannot be sent.
     """
     before = {**vars(server), **{f"state.{name}": v for name, v in server.state.items()}}
     value = ask(algorithm, hook, function, server)
+    for name, vector in value.items() if isinstance(value, Mapping) else ():
+        refuse_type(f"its message {name}", vector)
     after = {**vars(server), **{f"state.{name}": v for name, v in server.state.items()}}
     for name in [*after, *before]:
         if name not in after or name not in before or after[name] is not before[name]:
@@ -191,12 +193,10 @@ def refuse_other_logits(algorithm: Algorithm, hook: str, logits: Tensor, y: Tens
         )
 
 
-def refuse_types(name: str, vector: Tensor) -> None:
+def refuse_type(name: str, vector: Tensor) -> None:
     """Raise UserError for a vector of a type that NumPy lacks: no other process could get it."""
     if vector.dtype not in TYPES:
-        raise UserError(
-            f"algorithm: {name} is of {vector.dtype}; booleans, integers and float16 to float64 are allowed"
-        )
+        raise UserError(f"algorithm: {name} is of {vector.dtype}; bool, integers and float16 to float64 are allowed")
 
 
 def refuse_shapes(name: str, shapes: Sequence[Size]) -> None:

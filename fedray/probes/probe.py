@@ -20,8 +20,6 @@ from fedray.components.attributes import find_changed, list_attributes
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output
 
-SUMMARIES = (*PREFIXES, ROUNDS_TO)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedClient:
@@ -111,11 +109,8 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
                 f"evaluation.probes: {probe.name} measures {name}, which it does not declare; did you mean {near}? "
                 "Otherwise declare both in `metrics`"
             )
-        if name.startswith(SUMMARIES):
-            raise UserError(
-                f"evaluation.probes: {probe.name} measures {name}, which begins as a run's own summaries do "
-                f"({', '.join(SUMMARIES)}); rename it"
-            )
+        if name.startswith((*PREFIXES, ROUNDS_TO)):
+            raise UserError(f"evaluation.probes: {probe.name} measures {name}, a name of a run's summary; rename it")
         if name in taken:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
         try:

@@ -321,9 +321,7 @@ def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, f
     """Return mean and standard deviation of each metric over the clients, in ascending order of their ids."""
     names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
     if taken := names.keys() & {f"{name}_std" for name in names}:
-        raise UserError(
-            f"evaluation.probes: {min(taken)} is the deviation of another metric; rename the probe's metric"
-        )
+        raise UserError(f"evaluation.probes: {min(taken)} is the deviation of another metric; rename the metric")
     result: dict[str, float] = {}
     for name in names:
         values = np.array([measured[i][name] for i in sorted(measured) if name in measured[i]])

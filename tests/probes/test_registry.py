@@ -289,8 +289,7 @@ class OtherModel(Probe):
         ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
         ({"seconds_per_round": 1.0}, "seconds_per_round is measured without a probe"),
         ({"drift": 1.0}, "Gives measures drift, which is measured already"),
-        ({"best_test_accuracy": 1.0}, "Gives measures best_test_accuracy, which begins as a run's own summaries do"),
-        ({"rounds_to_90": 1.0}, "Gives measures rounds_to_90, which begins as a run's own summaries do"),
+        ({"best_test_accuracy": 1.0}, "Gives measures best_test_accuracy, a name of a run's summary"),
         ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
         ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
         (None, "Gives returns a NoneType; a dictionary of metrics is required"),
@@ -308,7 +307,7 @@ def test_a_deviation_over_clients_is_no_metric_of_another_probe() -> None:
     """It took the place of the mean: `mine_std` is of the round's clients, if `mine` is of a client."""
     own = {"name": "tests.probes.test_registry:Gives", "given": {"mine": 1.0, "mine_std": 2.0}}
     assert last_row(digits("fedavg", probes=[own]))["mine_std"] == 2
-    with small.refused("mine_std is the deviation of another metric; rename the probe's metric"):
+    with small.refused("mine_std is the deviation of another metric; rename the metric"):
         last_row(digits("fedavg", probes=[own | {"of": "client"}]))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.vectors import Vectors, download
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
-from fedray.engine.guard import refuse_shapes, refuse_types
+from fedray.engine.guard import refuse_shapes, refuse_type
 from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_rows, has_rows
 
@@ -121,25 +121,25 @@ class Reduction:
         return {task.client: own for task, own in zip(result.tasks, copy_rows(each, len(weights)), strict=True)}
 
     def add_vector(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
-        """Add weight x vector, which is no client's, to a sum, as `Accumulator.add`; `finish` refuses it as -1."""
+        """Add weight x vector, which is no client's, to a sum of `terms` vectors; `finish` refuses it as -1."""
         self._add(ClientResult([NOBODY], vector, [1], {}, Vectors()), name, vector, [weight], terms, wide)
 
     def _check(self, result: ClientResult, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in messages. Raises UserError if it cannot be sent."""
-        refuse_types(what, vector)
+        refuse_type(what, vector)
         if vector.numel():
             self._note(result, what, result.get_rows(vector), [0.0] * len(result.tasks), 1, 0.0)
 
     def _add(
         self, result: ClientResult, name: str, vector: Tensor, weights: Sequence[float], terms: int, wide: bool = False
     ) -> None:
-        """Add weight x vector to a sum, and note that it must be finite and not too large, as `Accumulator.add`.
+        """Add weight x vector to a sum, and note that it must be finite and not too large.
 
         The vector may hold rows, one for each of the result's clients, with a weight each.
         """
         rows = result.get_rows(vector.detach())
         if not rows.numel():
-            self._sums.add(name, rows[0], weights[0], terms, wide)
+            self._sums.add_unchecked(name, rows[0], 0.0)
             return
         if not wide:
             self._note(result, name, rows, weights, terms, SCALE)

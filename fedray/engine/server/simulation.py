@@ -17,16 +17,7 @@ from fedray.common.errors import Diverged, warn_once
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import (
-    ask,
-    ask_server,
-    guard,
-    refuse_lost,
-    refuse_names,
-    refuse_other,
-    refuse_types,
-    start_state,
-)
+from fedray.engine.guard import ask, ask_server, guard, refuse_lost, refuse_names, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -221,8 +212,6 @@ class Simulation:
             theta = ask_server(algorithm, "broadcast", algorithm.broadcast, server)
             refuse_other(algorithm, "gives a broadcast", theta, server.theta)
             message = ask_server(algorithm, "message", algorithm.message, server)
-            for name, vector in message.items():
-                refuse_types(f"its message {name}", vector)
         return Broadcast(
             round=server.round,
             lr=server.lr,
