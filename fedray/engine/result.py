@@ -268,7 +268,7 @@ class Result:
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if parameter.requires_grad:
-                    parameter.data = parts[name].clone()  # float32, whatever the class has
+                    parameter.data = parts[name].clone()  # float32, as trained
             for buffer, part in zip(floats, buffers.split([b.numel() for b in floats]), strict=True):
                 buffer.data = part.view_as(buffer).clone()
         return module.eval()
