@@ -60,7 +60,7 @@ def paths(mu: float, rho: float) -> dict[str, np.ndarray]:
 @styled
 def draw(found: dict[str, np.ndarray]) -> Figure:
     """Draw the paths over contours of the local loss."""
-    figure, panel = make_axes("$w_1$", "$w_2$", "", 0.85)
+    figure, panel = make_axes("w₁", "w₂", "", 0.85)
     grid = np.linspace(-0.15, 1.15, 200)
     first, second = np.meshgrid(grid, grid)
     panel.contour(first, second, 0.5 * ((first - 1) ** 2 + DELTA * (second - 1) ** 2), 12, colors="0.8", linewidths=0.5)

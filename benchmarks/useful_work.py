@@ -57,7 +57,7 @@ def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
             "evaluation": {"every": ROUNDS, "last": 1},
             "runtime": {"actors": 1, "device": "cpu"},
         },
-        "grid": {"seed": list(range(SEEDS)), "training.lr": [0.01 * (k + 1) for k in range(-(-cells // SEEDS))]},
+        "grid": {"seed": list(range(SEEDS)), "training.lr": [0.01 * (k + 1) for k in range(cells // SEEDS)]},
     }
 
 
@@ -78,11 +78,12 @@ def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
 
 
 def main(
-    cells: Annotated[int, typer.Option(min=SEEDS, help="a multiple of 5")] = 100,
+    cells: Annotated[int, typer.Option(min=SEEDS, help="rounded up to a multiple of 5")] = 100,
     seconds: float = 1.0,
     out: Path | None = None,
 ) -> None:
     """Print the share of useful work."""
+    cells = -(-cells // SEEDS) * SEEDS
     with (
         p.report(f"sweep overhead, {cells} cells of {seconds:g} s", out) as told,
         tempfile.TemporaryDirectory() as name,

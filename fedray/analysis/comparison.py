@@ -334,7 +334,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
             value, *costs = _list_means(found, found.to, one.column)
             lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
         value, *costs = _list_means(found, one.row, one.column)
-        detectable = one.find_detectable()
+        detectable, few = one.find_detectable(), "-" if one.never else "too few seeds"
         late = {what.replace("reference", found.to): k for what, k in one.count_late().items()}
         apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), *late.items()) if k]
         lines.append(
@@ -347,7 +347,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 one.judge(found.lower),
                 one.interval.format(found.digits) if one.interval else "-",
                 _format_p(one.adjusted),
-                drawn.format(found.digits) if (drawn := bootstrap(one.tested, found.confidence)) else "too few seeds",
+                drawn.format(found.digits) if (drawn := bootstrap(one.tested, found.confidence)) else few,
                 _format_p(one.flips),
                 f"{detectable:.{found.digits}f}" if detectable else "-",
                 "-" if one.adjusted is None or one.spread == 0 else str(one.count_needed_seeds() or f"> {MOST_SEEDS}"),
@@ -401,7 +401,8 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
     )
     equal = any(one.tested and one.spread == 0 for one in found.differences)
     late = any(one.never for one in found.differences)
-    least = "" if FLIPS in shown else ", each the least possible"
+    flips = FLIPS + ("" if FLIPS in shown else ", each the least possible")
+    flips += ": exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more"
     unpaired = any(one.unpaired or one.never for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
@@ -410,7 +411,7 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
         *([alone] if any(one.interval for one in found.differences) else []),
-        f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
+        *([flips] if any(one.flips is not None for one in found.differences) else []),
         *(["n: pairs with two numbers; the difference is of these, a mean of all runs with one"] if unpaired else []),
         *(["never, neither: runs, or both runs of a pair, that do not reach the target"] if late else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),

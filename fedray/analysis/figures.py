@@ -194,7 +194,7 @@ def main(
         raise unknown("--band", band, ("seeds", "clients"))
     given = {"x": x, "metric": metric, "band": band != "seeds", "smooth": smooth > 1, "round": round, "y": y}
     _refuse_unused(kind, [name for name, value in (given | {"reference": reference}).items() if value])
-    if kind and KINDS[kind].of_tables and re.search("[+,]", metric):
+    if kind and KINDS[kind].of_tables and re.search("," if kind == "sensitivity" else "[+,]", metric):
         raise UserError(f"--metric: found {metric!r}; --kind {kind} takes one metric")
     # A folder is refused before anything is computed.
     OutputFile("--out", out / f"{kind or 'curves'}.pdf", (".pdf",), overwrite)
@@ -232,20 +232,23 @@ def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, overw
 
 def _list_left_out(sweep: SweepTable, kind: str, metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
-    cells, curves = sweep.cells, kind in ("", "curves")
+    cells, curves, metrics = sweep.cells, kind in ("", "curves"), metric.replace("+", ",").split(",")
     shown = cells["status"].isin(WITH_CURVE if curves else FINISHED)
-    if not curves and Metric.parse(metric).target is not None:
-        shown |= read_values(sweep, metric).notna()
+    for name in () if curves else metrics:
+        if Metric.parse(name).target is not None:
+            shown |= read_values(sweep, name).notna()
     for status, group in cells[~shown].groupby("status"):
         yield str(status), list(group["label"])
     finished = cells[shown]
     if curves:
-        for name in filter(None, metric.replace("+", ",").split(",")):
+        for name in filter(None, metrics):
             lacking = finished[[not sweep.get_history(run_id, name) for run_id in finished["run_id"]]]
             if len(lacking):
                 yield f"without {name}", list(lacking["label"])
     elif KINDS[kind].of_tables:
-        values = read_values(sweep, metric or DEFAULT)[finished.index]
-        if len(lacking := finished[values.isna() | (values == NEVER)]):
-            targeted = Metric.parse(metric).target is not None
-            yield "never at the target, or without one" if targeted else "undefined", list(lacking["label"])
+        for name in metrics:
+            values = read_values(sweep, name or DEFAULT)[finished.index]
+            if len(lacking := finished[values.isna() | (values == NEVER)]):
+                targeted = Metric.parse(name).target is not None
+                why = "never at the target, or without one" if targeted else "undefined"
+                yield why + f" ({name})" * (len(metrics) > 1), list(lacking["label"])

@@ -35,7 +35,7 @@ from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.cells.cell import flatten
-from fedray.cells.metric import DEFAULT
+from fedray.cells.metric import DEFAULT, Metric
 from fedray.cells.record import Record
 from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.common.entry import Overwrite, ShowPublished
@@ -45,7 +45,7 @@ from fedray.common.output import OutputFile, write_or_print
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import PREFIX
-from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_record, read_sheet
+from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_blocks, find_sweeps, read_record, read_sheet
 from fedray.tracking.store import search as search_runs
 from fedray.tracking.view import make_address
 
@@ -58,7 +58,6 @@ EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"
 """Statuses of runs that ended as intended before their last round, and why."""
 TASK = ("data.name", "model.name", "clients.total", "clients.per_round", "training.rounds")
 """Settings at the top of the page, if all cells share them."""
-FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
 Pictures = list[tuple[str, str]]
 """Caption and data URI."""
 
@@ -83,6 +82,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
     to, rows = find_reference(sweep.cells, to, tables[0].rows), tables[0].rows
     compared = len(rows) > 1 and counts[Status.FINISHED] and is_ranked(metrics[0], sweep.cells)
+    compared = compared and not Metric.parse(metrics[0]).reference  # a ratio compares already
     comparison = compare(sweep, to, metrics[0]) if to and compared else None
     grid = tabulate(comparison) if comparison else []
     forests = draw_forests(comparison) if comparison and not comparison.lacks_seeds else {}
@@ -152,11 +152,11 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
         yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     varied = list_varied(sweep) if finished and not sweep.searched else []
-    by_key = {
-        ", ".join(filter(None, (f"{find_symbol(key, sweep.cells)} ({key})", of))): one
-        for key in varied
-        for of, one in draw_sensitivity(sweep, key, metric).items()
-    }
+    by_key = dict[str, Figure]()
+    for key in varied:
+        with suppress(UserError):  # fewer than two of its values have the metric
+            named, found = f"{find_symbol(key, sweep.cells)} ({key})", draw_sensitivity(sweep, key, metric)
+            by_key |= {", ".join(filter(None, (named, of))): one for of, one in found.items()}
     if by_key:
         yield Section("sensitivity", "Sensitivity", _show(by_key))
     if finished:
@@ -239,11 +239,11 @@ def _draw_curves(sweep: SweepTable) -> Pictures:
 def _list_fairness(sweep: SweepTable) -> list[list[str]]:
     """Return the header and a line per setting and method; nothing if no run has tested its clients."""
     try:
-        fairness = measure_fairness(read_accuracies(sweep, label_finished(sweep)))[[*FAIRNESS]]
+        fairness = measure_fairness(read_accuracies(sweep, label_finished(sweep)))
     except UserError:
         return []
     lines = [[f"{one:.2f}" if isinstance(one, float) else str(one) for one in line] for line in fairness.to_numpy()]
-    return [list(FAIRNESS), *lines]
+    return [list(map(str, fairness)), *lines]
 
 
 @styled
@@ -313,14 +313,16 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
     the file, or deleted (until `mlflow gc`). Of runs under another name those count that a stage of the sweep uses.
     """
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)
-    tune, (client, experiment) = f"{sweep.name}/tune", sweep.store
-    parent = find_sweeps(client, experiment).get(tune)
-    stages = [sweep.sheet, *([] if parent is None else [read_sheet(client, tune, parent)])]
+    (client, experiment), smoke = sweep.store, f"{sweep.name}-smoke"
+    known, blocks = find_sweeps(client, experiment), find_blocks(client, experiment, [smoke])[smoke]
+    names = [*sweep.parts, *([f"{smoke}/{k}" for k in blocks] or [smoke])]
+    tunes = [tune for name in sweep.parts if (tune := f"{name}/tune") in known]
+    stages = [sweep.sheet, *(read_sheet(client, tune, known[tune]) for tune in tunes)]
     rounds = {hash: cell.get("training.rounds") for one in stages for hash, cell in one.cells.items()}
     shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
     rows = []
     records = {record.run_id: (record, "") for one in stages for record in one.records.values() if record.run_id}
-    for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
+    for name in (f"{name}{stage}" for name in names for stage in ("", "/tune")):
         for gone in ("", "deleted"):
             stored = search_runs(client, experiment, f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'", bool(gone))
             records |= {run.info.run_id: (read_record(run), gone) for run in stored}

@@ -35,7 +35,7 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
 
     None for fewer than two differences, and for equal ones, which have no spread.
     """
-    if len(differences) < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
+    if len(differences) < 2 or _are_equal(differences):
         return None
     found = ttest_1samp(differences, 0.0).confidence_interval(confidence)
     return Interval(float(found.low), float(found.high))
@@ -79,10 +79,12 @@ def compute_p(differences: Sequence[float]) -> float | None:
     """
     if len(differences) < 2:
         return None
-    values = np.asarray(differences, dtype=float)
-    if values.std(ddof=1) <= 1e-9 * np.abs(values).max():
-        return flip_signs(differences)
-    return float(ttest_1samp(values, 0.0).pvalue)
+    return flip_signs(differences) if _are_equal(differences) else float(ttest_1samp(differences, 0.0).pvalue)
+
+
+def _are_equal(differences: Sequence[float]) -> bool:
+    """Return True for differences without a spread, but for the last bits."""
+    return bool(np.ptp(differences) <= 1e-9 * np.abs(differences).max())
 
 
 def flip_signs(differences: Sequence[float]) -> float | None:

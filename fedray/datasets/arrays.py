@@ -63,19 +63,12 @@ TrainSamples = Annotated[
 def draw_train(labels: np.ndarray, samples: int) -> np.ndarray:
     """Return the sorted positions of the training samples that `data.train_samples` keeps.
 
-    Raises UserError if there are fewer.
+    Each class gets its share rounded down; the classes with the largest remainders get one more, the smaller label
+    first if they are equal. Raises UserError if there are fewer.
     """
     if samples > len(labels):
         raise UserError(f"data.train_samples: found {samples}; at most {len(labels)}, all training samples, is allowed")
-    return draw_in_proportion(labels, samples, generator(0, "train_samples"))
-
-
-def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Return sorted positions in `labels`: samples of each class in proportion to its size.
-
-    Each class gets its share rounded down; the classes with the largest remainders get one more, the smaller label
-    first if they are equal.
-    """
+    rng = generator(0, "train_samples")
     sizes = np.bincount(labels)
     whole, rest = np.divmod(sizes * samples, len(labels))
     whole[np.argsort(-rest, kind="stable")[: samples - whole.sum()]] += 1

@@ -219,8 +219,8 @@ class EMNIST(Torchvision):
         return np.ascontiguousarray(images[kept].transpose(0, 1, 3, 2)), labels[kept]
 
     def get_expected(self) -> Published:
-        train = self.train_samples or round(697_932 * self.fraction)
-        return Published(train, round(116_323 * self.fraction), 62, (1, 28, 28))
+        train, test = (round((n or 0) * self.fraction) for n in (self.published.train, self.published.test))
+        return replace(self.published, train=self.train_samples or train, test=test)
 
 
 class CIFAR10(Torchvision):

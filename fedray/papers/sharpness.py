@@ -302,14 +302,14 @@ def main(
 
 
 def find_runs(sweep: str | None, cells: Sequence[str], runs: Sequence[str]) -> list[str]:
-    """Return the run ids of a sweep's cells, in the order of `cells`, each once; or the given ones.
+    """Return the run ids of a sweep's cells, in the order of `cells`, or the given ones; each once.
 
     Raises UserError if neither or both are given, a text names no cell, or a named cell has no finished run.
     """
     if sweep is None:
         if cells or not runs:
             raise UserError("sharpness: a sweep is required, with --cell for some of its cells; or --run ID")
-        return list(runs)
+        return list(dict.fromkeys(runs))
     if runs:
         raise UserError("--run: a sweep is given too; --cell names its cells")
     found = read_sweep(sweep)

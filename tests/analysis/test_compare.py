@@ -210,6 +210,7 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     assert re.search(row, nobody), "pairs that nobody wins"
     assert "that beat" not in nobody
     assert "interval" not in nobody
+    assert "sign-flip" not in nobody
 
 
 def test_losses_have_the_digits_of_tables(store: Tracker, call: Call) -> None:

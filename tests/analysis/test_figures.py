@@ -13,13 +13,14 @@ from fedray.analysis import figures
 from fedray.analysis.data.axes import find_key, label_cells, title_axes
 from fedray.analysis.data.collect import collect
 from fedray.analysis.figures import main
-from fedray.analysis.plots.curves import draw_curves, find_zoom
+from fedray.analysis.plots.clients import draw_fairness
+from fedray.analysis.plots.curves import draw_curves, explain_missing_zoom, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
 from fedray.cells.looks import shade
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, ticks, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, sheet, ticks, write, write_run
 from tests.conftest import Call
 
 KEYS = {"rho": "algorithm.rho", "ρ": "algorithm.rho", "alpha": "partition.alpha", "seed": "seed"}
@@ -174,6 +175,13 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
     assert [path.suffix for path in sorted(tmp_path.glob("sweep-by-megabytes_sent*"))] == [".pdf", ".png"]
     with pytest.raises(UserError, match="--x"):
         draw_curves(collect("sweep"), x="kilometres")
+    timed = [row | {"seconds_per_round": 2.0} for row in history(10, 20)]
+    timed[1]["personal_accuracy"] = 50
+    write(store, [cell(FEDAVG, 0.1, 0)], [timed], name="timed")
+    for metric in ("test_accuracy,personal_accuracy", "personal_accuracy,test_accuracy"):
+        (figure,) = draw_curves(collect("timed"), metric, x="seconds").values()
+        lines = [np.asarray(axes.lines[0].get_xydata()).tolist() for axes in figure.axes]
+        assert sorted(lines) == [[[2, 10], [4, 20]], [[4, 50]]]
 
 
 def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
@@ -256,15 +264,20 @@ def test_what_a_caption_needs_is_printed_and_kept_in_the_files(store: Tracker, t
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
-    """90 % on one data set and 40 % on another are drawn on separate axes."""
+    """90 % on one data set and 40 % on another are drawn on separate axes; a metric of one has one figure."""
     cells = [cell(FEDAVG, 0.5, 0) for _ in range(2)]
     for one, name in zip(cells, ("digits", "mnist"), strict=True):
         one["hash"] = one["label"] = name
         one["config"]["data"] = {"name": name}
-    write(store, cells, [70] * len(cells))
-    figures = draw_curves(collect("sweep"))
+    parent, clients = store.open_sweep(sheet("sweep", cells)), {"client": [0], "samples": [5], "accuracy": [60.0]}
+    write_run(store, cells[0], rows(personal_accuracy=(60,)), parent=parent, tables={"clients": clients})
+    write_run(store, cells[1], history(70), parent=parent)
+    figures = draw_curves(sweep := collect("sweep"))
     assert list(figures) == ["digits", "mnist"]
     assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
+    assert [*draw_curves(sweep, "personal_accuracy")] == [*draw_fairness(sweep)] == ["digits"]
+    assert [*draw_curves(sweep, "personal_accuracy,test_accuracy")] == ["digits", "mnist"]
+    assert explain_missing_zoom(sweep, "personal_accuracy") == "found 1 evaluated rounds; 9 are required"
 
 
 def test_error_bars_stand_at_their_points(store: Tracker) -> None:
@@ -364,6 +377,7 @@ UNUSED = {
     "--kind heatmap --metric test_loss --round 3": "--round: --kind heatmap does not use it; --kind bars does",
     "--smooth 2 --reference fedavg": "--reference: figures without --kind do not use it; ",
     "--kind methods --metric a+b": "--metric: found 'a+b'; --kind methods takes one metric",
+    "--kind sensitivity --metric a,b": "--metric: found 'a,b'; --kind sensitivity takes one metric",
 }
 
 

@@ -185,6 +185,8 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
     ((name, _),) = sections[1].pictures
     assert name.startswith("ρ (algorithm.rho); one seed; ρ on a logarithmic axis; mean of the tests in ")
+    headings = [section.heading for section in _draw_sections(collect("sweep"), "rounds_to:99")]
+    assert headings == ["Learning curves", "Partitions"], "nobody gets there"
 
 
 def test_cells_have_accuracies_and_links(paged: tuple[SweepTable, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +308,22 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
         "s: superseded: 1 run, 5 hours, 5 CPU-hours, 0 GPU-hours",
         "all: 11 runs, 36.8 hours, 57.8 CPU-hours, 6 GPU-hours, 1 of them left no time",
     ]
+
+
+def test_hours_of_all_blocks_are_counted(store: Tracker) -> None:
+    """Shown 1 and 2 h, the second after 5 h that were superseded; tuning of 3 and 4 h; 6 h of the smoke version."""
+    for k in (0, 1):
+        final, tune = cell(FEDAVG, 0.5, k), cell(FEDAVG, 0.1, k)
+        store.open_sweep(sheet(f"s/{k}", [final]))
+        store.open_sweep(sheet(f"s/{k}/tune", [tune]))
+        for hours in ((1,), (5, 2))[k]:
+            run(final, hours, sweep=f"s/{k}", again=True)
+        run(tune, 3 + k, sweep=f"s/{k}/tune")
+    store.open_sweep(sheet("s-smoke/0", [smoke := cell(FEDAVG, 0.9, 0)]))
+    run(smoke, 6, sweep="s-smoke/0")
+    hours = measure_hours(collect("s")).groupby("what")["hours"].sum().to_dict()
+    expected = {"finished and shown": 3, "s/1: superseded": 5, "s-smoke/0: finished": 6}
+    assert hours == expected | {"s/0/tune: finished": 3, "s/1/tune: finished": 4}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
+from fedray.sweep.storage import lock_sweep
 from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, sheet, write, write_run
@@ -39,7 +40,14 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     for names in (("sweep", "named"), ("named", "sweep")):  # in either order
         assert call("tables", *names, "--format", "csv").done.count("FedAvg,Dir α=0.5") == 1
     assert r"\caption{Test accuracy in \%, " in call("tables", "sweep", "second", "--format", "latex").out
-    message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are named, second, sweep\n"
+    write(store, [cell(LARGE, 0.1, 0)], [None], name="late/0")
+    for running in ("sweep", "late/0"):
+        with lock_sweep(running):
+            said = call("tables", "sweep", "late").out
+            assert ("1 of 3 cells missing; a call of the sweep is running" in said) is (running == "late/0")
+    message = (
+        "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are late/0, named, second, sweep\n"
+    )
     assert call("tables", "x.yaml") == (2, "", message)
     for command, *more in ("rm", "--yes"), ("verify",), ("export",), ("ui",):
         assert call(command, "x.yaml", *more) == (2, "", message), command
@@ -193,8 +201,8 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     assert table.captioned == [
         "(n seeds): other seeds than most have, and so neither bold (best) nor underlined (second best)",
         "never: runs that do not reach the target, in no mean; their entries are not ranked",
-        "(×): fedavg's mean rounds divided by the method's, of the seeds that both have; none where a seed of one of "
-        "the two never arrives",
+        "(×): fedavg's mean rounds divided by the method's, of the seeds that both have; none where one of the two "
+        "lacks a seed or never arrives",
     ]
     assert table.captioned == table.notes[1:4]
     assert table.notes[0].startswith("mean ± sample standard deviation over 2 seeds unless said; best bold")
@@ -497,6 +505,8 @@ def test_speed_ups_and_differences_side_by_side(store: Tracker) -> None:
     (rounds,) = (line for line in lines if line["row"] == "fedsam" and "rounds_to" in line["column"])
     (accuracy,) = (line for line in lines if line["row"] == "fedsam" and "test_accuracy" in line["column"])
     assert (rounds["speedup"], rounds["delta"], accuracy["speedup"], accuracy["delta"]) == ("2", "", "", "2")
+    page = make_page(collect("sweep"), ["speedup:80/fedavg"])
+    assert "Difference from" not in page, "it compares already"
 
 
 def test_a_draw_with_a_seed_that_diverged_is_not_the_first_row(store: Tracker) -> None:
@@ -558,9 +568,11 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
 
 
 def test_figures_name_the_runs_that_never_reached_the_target(store: Tracker, tmp_path: Path, call: Call) -> None:
-    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 90), history(70, 75)])
-    out = call("figures", "sweep", "--kind", "methods", "--metric", "rounds_to:80", "--out", str(tmp_path)).out
-    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in out
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [history(70, last) for last in (90, 75, 85)])
+    for options, which in (("methods", ""), ("sensitivity --x rho", "test_accuracy+")):
+        asked = ("--kind", *options.split(), "--metric", f"{which}rounds_to:80", "--out", str(tmp_path))
+        said = f"not drawn, never at the target, or without one{' (rounds_to:80)' * bool(which)}: fedsam-0.1-0.5-0\n"
+        assert call("figures", "sweep", *asked).out.endswith(said)
 
 
 def of_rounds(one: dict[str, Any], rounds: int) -> dict[str, Any]:

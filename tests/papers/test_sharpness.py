@@ -122,7 +122,7 @@ def test_runs_are_found_by_sweep_and_label(store: Tracker, capsys: pytest.Captur
     trained(config)
     cells = [{"hash": name, "label": f"{name} seed=0", "config": config.resolve()} for name in ("abc", "none")]
     done = write_run(store, cells[0], parent=store.open_sweep(sheet("sweep", cells)), again=False)
-    assert find_runs("sweep", ["abc*", "1"], []) == [done]
+    assert find_runs("sweep", ["abc*", "1"], []) == find_runs(None, [], [done, done]) == [done]
     main("sweep", cell=["abc*"], samples=50)
     assert f"sharpness/{done}.json" in capsys.readouterr().out
     for given, message in (

@@ -51,6 +51,7 @@ class SweepTable:
             that they do not separate rows or columns.
         store: client and experiment; None: the cells are those of a file, and none has run.
         note: on cells of the sweep's name that are not among these; empty for none.
+        parts: name of each sweep of the sheets, of a block NAME/k -> what `cells` call it.
         read: histories read so far.
     """
 
@@ -58,6 +59,7 @@ class SweepTable:
     cells: pd.DataFrame
     store: "tuple[AnyClient, str] | None" = None
     note: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
 
     @property
@@ -108,10 +110,10 @@ def collect(name: str, *others: str) -> SweepTable:
     blocks = find_blocks(client, experiment, dict.fromkeys((name, *others)))
     most = max((numbers[-1] for numbers in blocks.values() if numbers), default=0)
     sheets, rows, notes = list[Sheet](), dict[str, dict[str, Any]](), list[str]()
-    names = dict[str, None]()
+    parts = dict[str, str]()
     for given, numbers in blocks.items():
         for sheet in [read_sweep(f"{given}/{k}") for k in numbers] or [read_sweep(given)]:
-            names[of := given if numbers else sheet.name] = None
+            parts[sheet.name] = of = given if numbers else sheet.name
             sheets.append(sheet)
             for hash, cell in sheet.cells.items():
                 rows.setdefault(hash, make_row(cell, sheet.records.get(hash)) | {"sweep": of})
@@ -119,11 +121,11 @@ def collect(name: str, *others: str) -> SweepTable:
     notes += [describe_unlisted(sheet.name, count_unlisted(sheet)) for sheet in sheets]
     whole = replace(
         sheets[0],
-        name=" ".join(names),
+        name=" ".join(dict.fromkeys(parts.values())),
         cells={hash: row["spec"] for hash, row in rows.items()},
         records={hash: record for sheet in reversed(sheets) for hash, record in sheet.records.items()},
     )
-    return SweepTable(whole, make_frame(rows.values()), (client, experiment), "; ".join(filter(None, notes)))
+    return SweepTable(whole, make_frame(rows.values()), (client, experiment), "; ".join(filter(None, notes)), parts)
 
 
 def find_cells(name: str, *others: str) -> SweepTable:

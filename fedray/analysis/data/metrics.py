@@ -53,7 +53,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     NaN if the run has not finished or the metric is undefined in the rounds that count, NEVER if it has finished
     without reaching the target; a run that was stopped has the rounds to a target that it reached before. With
     `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with a ratio also NaN
-    if that run has not reached the target.
+    if that run alone has not reached the target.
     """
     wanted = Metric.parse(metric)
     if wanted.reference:

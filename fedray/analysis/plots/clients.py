@@ -53,6 +53,8 @@ def draw_fairness(sweep: SweepTable) -> Figures:
     for name, settings in split_figures(cells):
         names = [setting for setting, _ in settings]
         methods = [method for method, _ in iter_methods(cells, cells) if any((one, method) in spread for one in names)]
+        if not methods:
+            continue
         drawn = make_panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
         for setting, area in drawn.main.items():
             for place, method in enumerate(methods):

@@ -76,7 +76,9 @@ def draw_curves(
     )
     figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
     for figure_name, settings in split_figures(cells):
-        rounds = _list_rounds(settings, logged[quantities[0][0]])
+        rounds = next(filter(None, (_list_rounds(settings, logged[name]) for name in wanted)), [])
+        if not rounds:
+            continue
         start = None if across or len(quantities) > 1 else find_zoom(rounds)
         every = make_blocks(
             [setting for setting, _ in settings],
@@ -143,7 +145,7 @@ def explain_missing_zoom(sweep: SweepTable, metric: str = "test_accuracy", x: st
         return f"found {metric}, with panels each; one metric has a zoom, or several joined by +"
     cells, first = label_finished(sweep, statuses=WITH_CURVE), metric.partition("+")[0]
     runs = _read(sweep, cells, [first], [])[first]
-    fewest = min((_list_rounds(settings, runs) for _, settings in split_figures(cells)), key=len)
+    fewest = min(filter(None, (_list_rounds(settings, runs) for _, settings in split_figures(cells))), key=len)
     return "" if find_zoom(fewest) else f"found {len(fewest)} evaluated rounds; {FEWEST} are required"
 
 
@@ -203,7 +205,7 @@ def _read(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str], across:
     logged = {name: {str(run): sweep.get_history(run, name) for run in cells["run_id"]} for name in names}
     if SECONDS in across:
         each = zip(cells["run_id"].astype(str), cells["metrics.seconds_per_round"], strict=True)
-        logged[SECONDS] = {run: {t: t * seconds for t in logged[wanted[0]][run]} for run, seconds in each}
+        logged[SECONDS] = {run: {t: t * seconds for name in wanted for t in logged[name][run]} for run, seconds in each}
     for name, runs in logged.items():
         if not any(runs.values()):
             option = "--x" if name in across else "--metric"

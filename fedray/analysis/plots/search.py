@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedray.analysis.data.axes import find_columns, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
+from fedray.analysis.data.metrics import count_digits, find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import (
     PLAIN,
     choose_styles,
@@ -117,7 +117,7 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
                     table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
                     area.set_xticks(range(len(table.columns)), list(table.columns))
                     area.set_yticks(range(len(table.index)), list(table.index))
-                    image: ScalarMappable = draw_fields(area, table.to_numpy(), 1)
+                    image: ScalarMappable = draw_fields(area, table.to_numpy(), count_digits(table.to_numpy().ravel()))
                 else:
                     at = _scale(area, group[first], "x"), _scale(area, group[second], "y")
                     image = area.scatter(*at, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)

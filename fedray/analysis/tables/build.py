@@ -142,7 +142,7 @@ def build(
                 entries[row, column] = replace(one, change=change)
         shared = ", of the seeds that both have" if any(one.apart for one in entries.values()) else ""
         lacking = any(one.change is None and one.mean is not None for one in entries.values())
-        without = "; none where a seed of one of the two never arrives" if lacking else ""
+        without = "; none where one of the two lacks a seed or never arrives" if lacking else ""
         if any(one.change is not None for one in entries.values()):
             quotient = f"(×): {reference}'s mean rounds divided by the method's{shared}{without}"
             captioned.append(quotient if ratio else f"in parentheses: difference to {reference}{shared}")
@@ -264,9 +264,11 @@ def _list_notes(
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     command = f"`fedray sweep {sweep.name}`" if sweep.name in list_sweeps() else "`fedray sweep` with its file"
-    running = is_sweep_running(sweep.name)
     for status, done in ((Status.MISSING, "runs"), (Status.INTERRUPTED, "resumes"), (Status.UNLOGGED, "logs")):
-        if count := int((cells["status"] == status).sum()):
+        lacking = cells[cells["status"] == status]
+        if count := len(lacking):
+            of = [name for name, whole in sweep.parts.items() if whole in {*lacking["sweep"]}] or [sweep.name]
+            running = any(map(is_sweep_running, of))
             then = "a call of the sweep is running" if running else f"{command} {done} {'it' if count == 1 else 'them'}"
             notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {then}")
             notes[-1] += "; entries that lack seeds are not ranked" if partial else ""

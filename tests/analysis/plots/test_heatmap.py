@@ -155,6 +155,7 @@ def test_a_search_has_its_best_row_first_figures_and_a_page(store: Tracker, tmp_
     assert grid.shape == (3, 4)
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
+    assert {"40.00", "20.00"} < {text.get_text() for text in figure.axes[0].texts}, "digits as in tables"
     written = call("figures", "search", "--kind", "search", "--out", str(tmp_path)).out.split()
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
