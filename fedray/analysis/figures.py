@@ -249,6 +249,5 @@ def _list_left_out(sweep: SweepTable, kind: str, metric: str) -> Iterator[tuple[
         for name in metrics:
             values = read_values(sweep, name or DEFAULT)[finished.index]
             if len(lacking := finished[values.isna() | (values == NEVER)]):
-                targeted = Metric.parse(name).target is not None
-                why = "never at the target, or without one" if targeted else "undefined"
+                why = "never at the target, or without one" if Metric.parse(name).target is not None else "undefined"
                 yield why + f" ({name})" * (len(metrics) > 1), list(lacking["label"])

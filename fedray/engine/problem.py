@@ -214,8 +214,7 @@ class Problem:
         """Refuse a crop that mirrors more pixels than the images have. Raises UserError."""
         for one in self.data.augment:
             if isinstance(one, Crop) and one.fill == "reflect" and one.crop >= (side := min(self.data.input_shape[1:])):
-                found = f"data.augment: found crop {one.crop} with fill reflect"
-                raise UserError(f"{found}; the images have {side} pixels, at most {side - 1} is allowed")
+                raise UserError(f"data.augment: found crop {one.crop} with fill reflect; at most {side - 1} is allowed")
 
     def _check_tokens(self) -> None:
         """Refuse data without token ids, or with larger ones than the model takes. Raises UserError."""

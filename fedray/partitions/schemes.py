@@ -220,9 +220,7 @@ class Natural(Partition):
             natural = f"data {data.name} have {len(ids)} natural clients; set {len(ids)}, or {hint}"
             raise UserError(f"clients.total: found {clients}; {natural}")
         if (small := shards.sizes.min()) < self.min_size:
-            raise UserError(
-                f"partition.min_size: {self.name} leaves a client with {small} samples, {self.min_size} are required"
-            )
+            raise UserError(f"partition.min_size: a natural client has {small} samples, {self.min_size} are required")
         return shards
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:

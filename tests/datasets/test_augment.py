@@ -1,7 +1,6 @@
 """Augmentation moves pixels exactly as configured, in training only, and is the same however a run is scheduled."""
 
 import itertools
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -136,10 +135,9 @@ def test_augmentation_needs_images() -> None:
 
 def test_a_mirror_is_no_wider_than_the_image() -> None:
     """Eight pixels have seven others to mirror at either edge."""
-    for crop in (7, 8):
-        data = {"name": "digits", "augment": [{"crop": crop, "fill": "reflect"}]}
-        with small.refused("data.augment: found crop 8 with fill reflect") if crop == 8 else nullcontext():
-            small.problem(clients=(2, 2), data=data).build_network("cpu")
+    built = small.problem(clients=(2, 2), data={"name": "digits", "augment": [{"crop": 8, "fill": "reflect"}]})
+    with small.refused("data.augment: found crop 8 with fill reflect; at most 7 is allowed"):
+        built.build_network("cpu")
 
 
 def test_transforms_are_applied_in_order_with_keyed_draws() -> None:
