@@ -115,7 +115,14 @@ def test_every_section_of_a_sweep_file_is_accepted_and_every_key_has_one(tmp_pat
     first, *others = [yaml.safe_load(content) for language, content in fences("sweep-file") if language == "yaml"]
     search = {"search": {"algorithm.beta": {"uniform": [0, 1]}}}
     stages = search | {"tune": {"seeds": [100]}, "final": {"seeds": [200]}}
-    needs = {"cases": {"grid": {}}, "samples": search, "searcher": search, "tune": stages, "final": stages}
+    needs = {
+        "cases": {"grid": {}},
+        "search": {"grid": {}},
+        "samples": search,
+        "searcher": search,
+        "tune": stages,
+        "final": stages,
+    }
     assert len(others) > 15
     for section in others:
         if EXTENDS in section:
