@@ -83,12 +83,12 @@ frozen:
 
 
 def flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and their values; another partition is one value."""
+    """Yield dotted keys and their values, of a name its section's; another partition is one value."""
     for key, value in section.items():
         if isinstance(value, Mapping) and "path" not in value:
             yield from flatten(value, f"{path}{key}.")
         else:
-            yield f"{path}{key}", value
+            yield (path if key == "name" else f"{path}{key}").rstrip("."), value
 
 
 CELLS = {name: dict(flatten(sections)) for name, sections in SECTIONS.items()}
@@ -134,9 +134,9 @@ def _list_optional(annotation: Any) -> tuple[Any, ...]:
 
 
 def list_file_keys() -> Iterator[str]:
-    """Yield the keys that name a file, of every data set, partition, model and method."""
+    """Yield the keys that name a file, of every partition, model and method; data sets enter by their arrays."""
     for section, (kinds, *_) in COMPONENTS.items():
-        for kind in kinds.values():
+        for kind in kinds.values() if section != "data" else ():
             yield from (f"{section}.{name}" for name in list_files(kind))
 
 
