@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -376,18 +376,23 @@ def _describe(error: BaseException) -> str:
 def blame(*components: Component) -> Iterator[None]:
     """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
 
-    The error names the one of the run's components whose module is innermost in the traceback.
+    The error names the one of the run's components whose module is innermost in the traceback; of several in one module
+    the one whose class it is.
     """
     try:
         yield
     except (UserError, Diverged):
         raise
     except (Exception, SystemExit) as error:
-        modules = {sys.modules.get(one.name.partition(":")[0]): one for one in components if ":" in one.name}
-        files = {getattr(module, "__file__", None): one for module, one in modules.items()}
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
-            if (component := files.get(frame.filename)) is not None:
-                place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        files = defaultdict[Any, list[Component]](list)
+        for one in (one for one in components if ":" in one.name):
+            files[getattr(sys.modules.get(one.name.partition(":")[0]), "__file__", None)].append(one)
+        for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+            code = frame.f_code
+            if of_file := files.get(code.co_filename):
+                owner = code.co_qualname.partition(".")[0]
+                component = next((one for one in of_file if one.name.endswith(f":{owner}")), of_file[-1])
+                place = f"{Path(code.co_filename).name}:{line} in {code.co_name}"
                 said = f"{component.section}: {component.name} raises {_describe(error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise

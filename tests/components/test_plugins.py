@@ -209,6 +209,16 @@ def test_a_label_has_an_option_that_is_a_mapping() -> None:
     ]
 
 
+class Torn(Striped):
+    def draw(self, *arguments: Any) -> Shards:
+        raise ValueError("no")
+
+
+def test_of_two_classes_in_one_file_the_one_that_raises_is_blamed() -> None:
+    with pytest.raises(UserError, match=r"^partition: .*:Torn raises ValueError: no \(test_plugins\.py:\d+ in draw\)$"):
+        fedray.simulate(config(partition=Torn, algorithm=Scaled))
+
+
 class Mistaken(Algorithm):
     stacks = True
 
