@@ -81,7 +81,7 @@ def iter_parts(value: Any) -> Iterator[Any]:
 
 
 def list_paths(value: Any) -> list[str]:
-    """Return the files and folders that a section or component names, and those that the ones inside it name."""
+    """Return the files and folders that a section or component names, with the sections inside it."""
     named = (getattr(part, name) for part in iter_parts(value) for name in list_files(type(part)))
     paths = (path for one in named for path in (one if isinstance(one, list | tuple) else [one]))
     return [str(path) for path in paths if path is not None]

@@ -141,7 +141,7 @@ class Tracker:
         marked = f"{store.IS_CELL} AND {store.select_listed(sheet.name)}"
         best = self._ask(lambda: store.pick_best(store.search(self.reader, self.experiment, marked)))
         sheet = replace(sheet, records={cell: store.read_record(run) for cell, run in best.items()})
-        for cell in sheet.cells:  # those that only another sweep has run are asked for until one is open
+        for cell in sheet.cells:  # another sweep may have run it; asked until one is open
             if cell not in sheet.records:
                 sheet.records.update(self.read_records([cell]))
             if sheet.get_status(cell).is_open:
