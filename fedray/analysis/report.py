@@ -264,8 +264,9 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
     """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
     for key in list_settings(cells):
-        values = [str(value) for value in dict.fromkeys(cells[key].dropna())]
-        everywhere, owners = cells[key].notna().all(), _name_owners(key, cells)
+        everywhere, is_plain = cells[key].notna().all(), key.partition(".")[0] in PLAIN  # no cell lacks such a section
+        told = cells[key].where(cells[key].notna(), "none") if is_plain else cells[key].dropna()
+        values, owners = list(map(str, dict.fromkeys(told))), "" if is_plain else _name_owners(key, cells)
         if len(values) == 1:
             default = find_default(key, cells) if everywhere else None
             changed = default is not None and default != values[0]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 SEEDS = "fedray.seeds"
 """Tag of a run of means: a digest of the runs behind it, and of what it shows of them."""
-DEVIATION = "_std"
-"""End of the name of a number's sample standard deviation over the seeds."""
+DEVIATION = "_over_seeds"
+"""End of the name of a number's sample standard deviation over the seeds; `_std` is a probe's, over the cohort."""
 
 
 def write_means(

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -33,11 +34,15 @@ HEIGHT, WIDTH = 400, 220
 """Height of a chart, enough for the title of an axis, and width of the column of the sweep's number, in pixels."""
 NONE = "none"
 """Value of a parameter that varies in the sweep and that a run's method does not have."""
+PLAIN = ("clients", "training", "evaluation")
+"""Sections of which no run lacks one, so that `NONE` is a value of their keys."""
 SPLITS = 6
 """Maximum number of settings, columns of the table, that have charts and a view each."""
 AXES, WORDS, MOST = 7, 30, 0.6
 """Of parallel coordinates: the number of parameters beside which MLflow writes names level, the number of words that it
 draws on an axis, and the part of the runs that must have a parameter with more values than that."""
+LARGEST = 20_000
+"""Maximum number of characters in a tag of an experiment."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
@@ -134,8 +139,10 @@ def save_view(sweep: str = "") -> dict[str, str]:
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, view) in enumerate(views.items()):
         key = f"{sweep or store.EXPERIMENT}{f':{number}' if number else ''}"
-        state = json.dumps(_describe_view(view, varying, rounds))
-        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", state)
+        state = _describe_view(view, varying, rounds)
+        while len(text := json.dumps(state)) > LARGEST:
+            state["compareRunCharts"].pop()  # a folded one, which MLflow then makes itself
+        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", text)
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
     if sweep:
         addresses["the sweep's own page, with a table (Show more)"] = (
@@ -167,12 +174,10 @@ class _Varying:
     @cached_property
     def keys(self) -> list[str]:
         """Their names: the method's first, the seed last."""
-        values: dict[str, set[str]] = {}
-        for run in self.params:
-            for key, value in run.items():
-                values.setdefault(key, set()).add(value)
-        order = ("algorithm", "partition", "data", "model", "clients", "training", "evaluation", "seed")
-        varying = [key for key in sorted(values) if len(values[key] - {NONE}) > 1 and key.partition(".")[0] in order]
+        order = ("algorithm", "partition", "data", "model", *PLAIN, "seed")
+        values = {key: {run.get(key, NONE) for run in self.params} for key in sorted({*chain(*self.params)})}
+        values = {key: of if key.startswith(PLAIN) else of - {NONE} for key, of in values.items()}
+        varying = [key for key, of in values.items() if len(of) > 1 and key.partition(".")[0] in order]
         varying = [key for key in varying if " " not in key]  # written for charts
         return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 

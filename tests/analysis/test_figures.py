@@ -135,6 +135,18 @@ def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> Non
     assert figure.get_label().endswith("; not drawn, in settings without a line: fedsam")
 
 
+def test_runs_of_a_line_without_the_number_are_told(store: Tracker) -> None:
+    cells = [cell(FEDAVG, 0.5, 0) | {"hash": f"c{clip}"} for clip in (None, 1, 10)]
+    for one, clip in zip(cells, (None, 1, 10), strict=True):
+        one["config"]["training"] = {"clip_norm": clip}
+    write(store, cells, (60, 70, 80))
+    (figure,) = draw_sensitivity(collect("sweep"), "training.clip_norm").values()
+    assert "; not drawn, runs without clip_norm: fedavg" in figure.get_label()
+    write(store, cells[:2], (), name="two")
+    with pytest.raises(UserError, match="clip_norm has one value in this sweep, not counting none; a key that varies"):
+        draw_sensitivity(collect("two"), "training.clip_norm")
+
+
 def test_two_metrics_with_client_deviation(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
     The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed."""

@@ -18,7 +18,16 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.plots.curves import count_lines, draw_curves, draw_multiples
-from fedray.analysis.report import _describe_hours, _draw_curves, _draw_sections, _show, main, make_page, measure_hours
+from fedray.analysis.report import (
+    _describe_hours,
+    _draw_curves,
+    _draw_sections,
+    _show,
+    main,
+    make_page,
+    measure_hours,
+    split_settings,
+)
 from fedray.cells.cell import Cell
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
@@ -175,6 +184,15 @@ class Page(HTMLParser):
         if tag == "tr":
             self.tables[self._table].append(self._row)
             self.changed += [" ".join(self._row)] if self._marked else []
+
+
+def test_none_is_a_value_of_a_key_that_no_component_lacks(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    cells[1]["config"]["training"] = {"clip_norm": 10}
+    write(store, cells, (60, 61))
+    same, several = split_settings(collect("sweep").cells)
+    assert several == [("algorithm.name", "fedavg, fedsam"), ("training.clip_norm", "none, 10")]
+    assert [one["value"] for one in same if one["key"] == "algorithm.rho"] == ["0.1 (fedsam)"]
 
 
 def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import SweepTable, collect
-from fedray.analysis.data.metrics import read_values
+from fedray.analysis.data.metrics import make_title, read_values
 from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build, main
@@ -269,7 +269,18 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     assert [entry.mean for entry in table.entries.values()] == [80, 90]
     mixed = build(collect("sweep"), columns="partition")
     assert mixed.notes[0] == "mean ± sample standard deviation over 2 runs; best bold, second best underlined"
-    assert mixed.notes[1].startswith("runs of an entry differ by more than the seed; --cols")
+    said = "runs of an entry differ by more than the seed; --cols"
+    assert mixed.notes[1].startswith(said)
+    write(store, [of_rounds(cell(FEDAVG, 0.5, k), 4 + k // 2) for k in range(4)], (10, 20, 60, 80), name="apart")
+    apart = build(collect("apart"))
+    assert [entry.mean for entry in apart.entries.values()] == [15, 70], "4 and 5 rounds, no seed of one in the other"
+    assert build(collect("apart"), columns="partition").notes[1].startswith(said)
+    own = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
+    for one in own:
+        one["config"]["data"] = {"name": "npz", "path": f"{one['config']['seed']}.npz"}
+    write(store, own, (10, 20), name="own")
+    (entry,) = (table := build(collect("own"))).entries.values()
+    assert (entry.mean, table.notes[1].startswith(said)) == (15, True), "a file for each seed"
 
 
 def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
@@ -522,7 +533,11 @@ def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(st
     rows = [history(70, 62), history(50, 65, 71)]
     for accuracy, row in zip((40, 60), rows[0], strict=True):
         row["validation_accuracy"] = accuracy
+    for one in cells:
+        one["config"]["data"] = {"name": "digits", "validation": {"fraction": 0.1}}
     write(store, cells, rows)
+    said = "test accuracy in % of the round that is best on the held-out samples"
+    assert make_title("best_test_accuracy", collect("sweep").cells) == said
     table = build(collect("sweep"), "rounds_to:fedavg")
     assert [table.entries[row, table.columns[0]].mean for row in table.rows] == [1, 3]
 

@@ -445,6 +445,19 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     assert view["selectedColumns"] == [*columns, "metrics.`summary/last10_test_accuracy`", "tags.`fedray.status`"]
 
 
+def test_what_some_cells_leave_out_varies_and_a_view_fits_into_a_tag(store: Tracker) -> None:
+    """A chart of each of 100 metrics takes more than the 20,000 characters that MLflow allows."""
+    cells = [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
+    cells[1]["config"]["training"] = {"clip_norm": 10}
+    write(store, cells, [rows(**{f"class_{k}": (1.0, 2.0) for k in range(100)})] * 2)
+    save_view("sweep")
+    text = store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"]
+    view = json.loads(text)
+    assert 19_000 < len(text) <= 20_000
+    assert view["compareRunCharts"][0]["metricKey"] == "test_accuracy"
+    assert view["selectedColumns"][:2] == ["params.`training.clip_norm`", "params.`seed`"]
+
+
 def test_json_for_programs(store: Tracker, call: Call) -> None:
     """Each command that says what there is prints the same as one JSON object or list."""
     cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]

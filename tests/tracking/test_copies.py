@@ -179,11 +179,11 @@ def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     shown = {float(f"{entry.mean:.6g}") for entry in build(collect("sweep"), DEFAULT).entries.values() if entry.mean}
     assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
     # 93.1, 93.2 and 93.4 are 0.1333, 0.0333 and 0.1667 from it: the squares' sum, 0.046667, halved.
-    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}_std"] == 0.152753
+    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}_over_seeds"] == 0.152753
     for run in means.values():
         assert run.data.metrics[f"summary/{DEFAULT}"] in shown
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
-    assert f"metrics.`summary/{DEFAULT}_std`" in view["selectedColumns"]
+    assert f"metrics.`summary/{DEFAULT}_over_seeds`" in view["selectedColumns"]
     assert "; 3 of 4 settings have a mean at " in view["compareRunSections"][0]["name"]
 
 

@@ -35,7 +35,7 @@ def title_axes(keys: Sequence[str], cells: pd.DataFrame, among: Sequence[str] | 
 
     among: keys that may share it, by default all of the cells' configurations. A display name stays as it is given.
     """
-    letters = {key: find_symbol(key, cells) for key in {*keys, *(_list_dotted(cells) if among is None else among)}}
+    letters = {key: find_symbol(key, cells) for key in {*keys, *(list_dotted(cells) if among is None else among)}}
     count, given = Counter(letters.values()), list_names(cells)
     return [
         f"{letters[key]} ({key.partition('.')[0]})" if count[letters[key]] > 1 and key not in given else letters[key]
@@ -109,7 +109,8 @@ def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     sections = [name for name in COMPONENTS if f"{name}.name" in cells]
     others = [key for key in (*sections, *list_varying_settings(cells)) if key not in keys]
     for key in others:
-        entries, first = zip(rows, columns, cells["seed"], strict=True), dict[Any, str]()
+        of_seed = [cells["seed"]] if key in sections else []  # each seed may have data of its own
+        entries, first = zip(rows, columns, *of_seed, strict=True), dict[Any, str]()
         named = _label_by_key(cells, key)
         mixes = any(first.setdefault(e, label) != label for e, label in zip(entries, named, strict=True))
         if mixes or (key.startswith(ALIKE) and "sweep" in cells and _are_apart(cells["sweep"], named)):
@@ -220,14 +221,14 @@ def _label_by_key(
     return pd.Series(labels, cells.index, dtype=object)
 
 
-def _list_dotted(cells: pd.DataFrame) -> list[str]:
+def list_dotted(cells: pd.DataFrame) -> list[str]:
     """Return the dotted keys of the cells' configurations."""
     return [str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))]
 
 
 def find_key(given: str, cells: pd.DataFrame) -> str:
     """Return the dotted key that its last part or its letter names, `rho` or `ρ`, if one alone does; else as given."""
-    keys = _list_dotted(cells)
+    keys = list_dotted(cells)
     if given in ("", *keys):
         return given
     named = [key for key in keys if given in (key.split(".")[-1], find_symbol(key, cells))]
@@ -237,8 +238,15 @@ def find_key(given: str, cells: pd.DataFrame) -> str:
 
 def find_keys(given: str, cells: pd.DataFrame) -> str:
     """Return sections and keys with commas, each key as `find_key` completes it."""
-    sections = {name.partition(".")[0] for name in _list_dotted(cells)}
+    sections = {name.partition(".")[0] for name in list_dotted(cells)}
     return ",".join(one if one in {*sections, "seed"} else find_key(one, cells) for one in given.split(","))
+
+
+def refuse_one_value(option: str, key: str, values: pd.Series) -> None:
+    """Raise UserError if the values of a key along an axis are none or one."""
+    if values.nunique() < 2:
+        beside = ", not counting none" * bool(values.isna().any())
+        raise UserError(f"{option}: {key} has one value in this sweep{beside}; a key that varies is required")
 
 
 def unknown_row(option: str, given: str, rows: Iterable[str]) -> UserError:
@@ -258,7 +266,7 @@ def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str
     It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho` or `roh`, or
     by another framework's word.
     """
-    keys = set(_list_dotted(cells))
+    keys = set(list_dotted(cells))
     words = {name: [name] for name in keys.union(others)}
     for name in sorted(keys):
         words.setdefault(name.rpartition(".")[2], []).append(name)

@@ -197,8 +197,8 @@ def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame, never: 
     return [*notes, f"never at the target, and in no mean: {', '.join(late)}"] if late and never else notes
 
 
-def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
-    """Return a metric of a sweep's cells in words; `held_out`: the best round was selected on held-out samples."""
+def make_title(metric: str, cells: pd.DataFrame) -> str:
+    """Return a metric of a sweep's cells in words."""
     one = Metric.parse(metric)
     if one.reference:
         said = make_title(one.rounds, cells)
@@ -213,12 +213,12 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         return OF_RUN[metric].title
     if one.epochs:
         many = "epoch" if one.epochs == "1" else "epochs"
-        tested = make_title(one.prefix + one.plain, cells, held_out)
+        tested = make_title(one.prefix + one.plain, cells)
         return f"{tested}, after {one.epochs} {many} of fine-tuning if the method has any"
     said = one.known.title or title_metric(one.plain, list_titles(cells))
     if one.prefix == LAST:
         return f"{said}, {describe_rounds(list_averaged_rounds(one.plain, cells))}"
-    if one.prefix == BEST and held_out:
+    if one.prefix == BEST and all(spec.get("data.validation.fraction") is not None for spec in cells["spec"]):
         return f"{said} of the round that is best on the held-out samples"
     if said == one.plain:
         return metric

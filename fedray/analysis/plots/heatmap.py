@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
+from fedray.analysis.data.axes import WITH_CURVE, label_finished, refuse_one_value, title_axes, unknown_key
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     NEVER,
@@ -53,8 +53,7 @@ def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> Fi
             raise UserError(f"{option}: found {key}; fields are means over seeds, methods and settings have panels")
         if key not in sweep.cells:
             raise unknown_key(option, key, sweep.cells)
-        if sweep.cells[key].nunique() < 2:
-            raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
+        refuse_one_value(option, key, sweep.cells[key])
     if x == y:
         raise UserError(f"--y: {y} is --x, too; another key is required")
     without = (x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y))
@@ -70,6 +69,8 @@ def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> Fi
     absent = [row for row in dict.fromkeys(whole["_row"]) if row not in {*cells["_row"]}]
     of_rows = whole[whole["_row"].isin(cells["_row"])]
     said = [f"without {', '.join(absent)}: one value of a key, or none"] if absent else []
+    if lost := ", ".join(dict.fromkeys(of_rows.loc[of_rows[["_x", "_y"]].isna().any(axis=1), "_row"])):
+        said.append(f"not drawn, runs that lack a key: {lost}")
     for figure in figures.values():
         figure.set_label("; ".join([str(figure.get_label()), *describe_target(sweep, metric, of_rows), *said]))
     return figures

@@ -10,6 +10,7 @@ from fedray.analysis.data.axes import (
     find_symbol,
     label_finished,
     list_varying_settings,
+    refuse_one_value,
     title_axes,
     unknown_key,
 )
@@ -55,8 +56,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
     else:
         numbers, title, without = _join_options(sweep.cells, x)
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
-    if numbers.nunique() < 2:
-        raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
+    refuse_one_value("--x", x, numbers)
     rows = label_finished(sweep, without, WITH_CURVE).assign(_x=numbers, _look=looks)
     names = metric.split("+")
     several = [
@@ -83,6 +83,9 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
         if gone := [name for name in dict.fromkeys(of) if name not in named]:
             absent += f"; not drawn, {why}: {', '.join(gone)}"
             named |= {*gone}
+    numbered = cells.groupby(["_column", "_row"])["_x"].transform("count") > 0
+    if lost := ", ".join(dict.fromkeys(cells.loc[cells["_x"].isna() & numbered, "_row"])):
+        absent += f"; not drawn, runs without {title}: {lost}"
     if len(names) > 1:  # no curves have these lines
         looks, methods = cells["_row"], cells["algorithm.name"]
         cells["_look"] = looks

@@ -28,6 +28,7 @@ from fedray.analysis.data.axes import (
     find_symbol,
     label_cells,
     label_finished,
+    list_dotted,
     list_unlike,
     unknown_row,
 )
@@ -156,10 +157,9 @@ def build(
         printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
-    held_out = all(spec.get("data.validation.fraction") is not None for spec in sweep.cells["spec"])
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
-        f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
+        f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells)}"
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
@@ -258,7 +258,7 @@ def _list_notes(
     what += " unless said" if len(usual) < len(counted) else ""
     many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
-    if is_mixed:
+    if is_mixed or (groups[list_dotted(cells)].nunique(dropna=False) > 1).any(axis=None):
         notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
     notes += describe_doubts(sweep, metric)
     if mixture := sweep.describe_mixture():
