@@ -186,9 +186,8 @@ def make_states(changes: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str
 def call(name: str, *options: str) -> dict[str, Any]:
     """Return the summary of `fedray run` of a cell, called in this process."""
     number = str(1 + list(CELLS).index(name))
-    arguments = ["fedray", "run", "doors.yaml", "--cell", number, "--json", "--no-track", *options]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        patch.setattr("sys.argv", arguments)
+        patch.setattr("sys.argv", ["fedray", "run", "doors.yaml", "--cell", number, "--json", "--no-track", *options])
         with pytest.raises(SystemExit) as ended:
             main()
     assert not ended.value.code

@@ -65,8 +65,7 @@ def check(case: Case, here: Path, code: object, err: str, before: set[str]) -> N
     assert len(said) == 1, err
     wanted = f"fedray: {case.line}".replace("{here}", str(here))
     assert said[0] == wanted if not wanted.endswith("…") else said[0].startswith(wanted[:-1]), said[0]
-    assert code == 2
-    assert files(here) == before
+    assert (code, files(here)) == (2, before)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -323,9 +323,8 @@ def test_a_plugins_mistake_is_one_line(number: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", list(sys.path))
     *plugin, line = CASES[number]
     module = f"plugin_{number}"
-    config = write_plugin(module, *plugin)
     with pytest.raises(UserError) as error:
-        fedray.simulate(config, progress=False)
+        fedray.simulate(write_plugin(module, *plugin), progress=False)
     said = str(error.value)
     assert said.startswith(line.format(path=f"{module}:Own", module=module)), said
     assert "\n" not in said

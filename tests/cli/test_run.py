@@ -128,8 +128,7 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     (run,) = counting()
     client, _ = open_store()
     curve = [metric.value for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
-    assert len(curve) == 4
-    assert json.loads(out)["test_accuracy"] == curve[-1]
+    assert (len(curve), json.loads(out)["test_accuracy"]) == (4, curve[-1])
 
 
 def test_force_starts_again_and_the_earlier_run_no_longer_counts(folder: Path, call: Call) -> None:

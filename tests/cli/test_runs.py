@@ -96,8 +96,7 @@ def test_a_sweep_killed_as_ray_started_has_nothing(store: Tracker, call: Call, m
     assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
     with monkeypatch.context() as patch:  # without any store
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
-        assert call("status", "dead").err == err
-        assert call("tables", "dead").err == err
+        assert (call("status", "dead").err, call("tables", "dead").err) == (err, err)
         assert call("status").err == "fedray: there is no store; dead: ended before a cell began; run again\n"
     write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
     assert call("status", "dead").done.startswith("dead/tune")

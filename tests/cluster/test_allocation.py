@@ -77,8 +77,7 @@ def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
 def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     """Eight CPUs and a GPU: four actors of 2; less three CPUs it is 5 / 2, rounded down."""
     room = FreeCapacity()
-    assert room.count_actors(Runtime()) == 8
-    assert room.count_actors(Runtime(cpus_per_actor=2)) == 4
+    assert (room.count_actors(Runtime()), room.count_actors(Runtime(cpus_per_actor=2))) == (8, 4)
     assert room.count_actors(Runtime(cpus_per_actor=2), [{"CPU": 1.0}] * 3) == 2
     assert room.count_actors(Runtime(), [{"CPU": 1.0}] * 9) == 0
     assert room.count_actors(Runtime(gpus_per_actor=0.5)) == 2

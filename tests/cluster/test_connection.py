@@ -147,8 +147,7 @@ def test_a_cluster_that_cannot_be_joined_is_one_line(
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError) as caught, use_cluster(address):
             pass
-    assert str(caught.value) == f"--address: cannot join {address}: {reason}"
-    assert capfd.readouterr().err == ""
+    assert (str(caught.value), capfd.readouterr().err) == (f"--address: cannot join {address}: {reason}", "")
 
 
 def test_a_local_ray_is_told_what_to_import_and_is_as_nice_and_silent_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:

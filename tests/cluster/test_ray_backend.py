@@ -73,8 +73,7 @@ def test_same_numbers_inline_and_with_1_and_3_actors_and_resumed(
     first = Simulation(problem, InlineBackend())
     first.step()
     Checkpoints(tmp_path).save(first.state)
-    resumed = Simulation(problem, backends[3])
-    state = Checkpoints(tmp_path).load()
+    resumed, state = Simulation(problem, backends[3]), Checkpoints(tmp_path).load()
     assert state is not None
     resumed.restore(state)
     assert small.outcome(resumed) == expected
@@ -89,8 +88,7 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
     for backend in backends.values():
         assert small.outcome(Simulation(problem, backend)) == expected
         for actor in backend._actors:
-            maps = ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
-            assert name in maps
+            assert name in ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
 
 
 @pytest.mark.parametrize(
@@ -156,14 +154,12 @@ def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
 
 @pytest.mark.faults
 def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends: dict[int, RayBackend]) -> None:
-    simulation = Simulation(Problem.build(config("tests.plugins:Dies")), backends[1])
     with pytest.raises(RayError, match=r"actor 0 died \(ActorDiedError\), 5 times in one call of train; if mem"):
-        simulation.step()
+        Simulation(Problem.build(config("tests.plugins:Dies")), backends[1]).step()
 
 
 def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:
-    problem = Problem.build(config("tests.plugins:NotANumber", rounds=6))
-    found = []
+    problem, found = Problem.build(config("tests.plugins:NotANumber", rounds=6)), []
     for backend in (InlineBackend(), *backends.values()):
         simulation = Simulation(problem, backend)
         with pytest.raises(Diverged) as caught:
@@ -203,8 +199,7 @@ def test_the_same_numbers_where_states_stay(method: str, staying: dict[int, RayB
     assert [next(half).round for _ in range(4)] == [0, 1, 2, 3]
     half.close()
     for backend in (InlineBackend(), staying[1]):
-        resumed = Simulation(built, backend)
-        found = Checkpoints(tmp_path).load()
+        resumed, found = Simulation(built, backend), Checkpoints(tmp_path).load()
         assert found is not None
         assert found.round == 3
         resumed.restore(found)
@@ -301,8 +296,7 @@ def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> N
     assert pace.get_limit("train", 10, 0) == FLOOR, "20 x 0.3 x 10 = 60 s are below it"
     pace.note("train", 20, 40.0)
     pace.note("train", 20, 20.0)
-    assert pace.get_limit("train", 30, 0) == 1200
-    assert pace.get_limit("train", 30, 1) == 2400
+    assert (pace.get_limit("train", 30, 0), pace.get_limit("train", 30, 1)) == (1200, 2400)
     assert pace.get_limit("evaluate", 30, 0) == FIRST
 
 

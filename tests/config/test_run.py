@@ -104,8 +104,7 @@ def test_data_and_an_initial_model_enter_by_their_content(tmp_path: Path) -> Non
 def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of an option's value those that use it, that of a section also where all is default."""
     algorithms: list[Any] = ["fedavg", "feddyn", "fedtoga", {"name": "fedsol", "proximal": "feddyn"}, "fedsol"]
-    before = [identity(algorithm=one) for one in algorithms]
-    assert not any("revisions" in one for one in before)
+    assert not any("revisions" in identity(algorithm=one) for one in algorithms)
     monkeypatch.setattr(DynamicRegularisation, "revision", 1)
     monkeypatch.setattr(FedDyn, "revision", 2)
     found = [identity(algorithm=one).get("revisions") for one in algorithms]

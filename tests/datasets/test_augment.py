@@ -94,8 +94,7 @@ def test_cutout_covers_one_square_with_the_mean_colour() -> None:
 
 
 def dataset(**options: object) -> Dataset:
-    x = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
-    y = np.arange(40) % 4
+    x, y = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8), np.arange(40) % 4
     return Dataset("d", x, y, x, y, 4, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), **options)  # type: ignore[arg-type]
 
 

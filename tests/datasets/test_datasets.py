@@ -44,8 +44,7 @@ def test_digits_are_scikit_learns(elsewhere: bool, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
 def test_idx(root: Path, name: str, kind: str, packed: bool) -> None:
-    arrays = files.mnist(root, kind, packed)
-    data = load(name)
+    arrays, data = files.mnist(root, kind, packed), load(name)
     np.testing.assert_array_equal(data.x_train, arrays["train"][:, None])
     np.testing.assert_array_equal(data.x_test, arrays["t10k"][:, None])
     np.testing.assert_array_equal(data.y_train, arrays["train_y"])
@@ -88,8 +87,7 @@ def test_svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("name", "channels", "classes"), [("pathmnist", 3, 9), ("tissuemnist", 1, 8)])
 def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
     """FedSOL trains on train and val (20 + 6), in three channels."""
-    arrays = files.medmnist(root, name)
-    data = load(name)
+    arrays, data = files.medmnist(root, name), load(name)
     assert data.x_train.shape == (26, channels, 28, 28)
     first = arrays["val_images"][0]
     np.testing.assert_array_equal(data.x_train[20], first.transpose(2, 0, 1) if channels == 3 else first[None])
@@ -101,28 +99,23 @@ def test_medmnist(root: Path, name: str, channels: int, classes: int) -> None:
 
 def test_cinic10(root: Path) -> None:
     """Classes in CIFAR-10's order; decoded once; `valid` is used only on request."""
-    first = files.cinic(root, CIFAR_CLASSES)
-    data = load("cinic10")
+    first, data = files.cinic(root, CIFAR_CLASSES), load("cinic10")
     assert (data.x_train.shape, data.y_train.tolist()) == ((20, 3, 32, 32), [i // 2 for i in range(20)])
     np.testing.assert_array_equal(data.x_test[4], first["test", 2].transpose(2, 0, 1))
-    assert len(load("cinic10", validation_images="train").y_train) == 40
-    assert len(cached(root)) == 2
+    assert (len(load("cinic10", validation_images="train").y_train), len(cached(root))) == (40, 2)
     assert isinstance(data.x_train, np.memmap)
-    assert load("cinic10").digest == data.digest
-    assert len(cached(root)) == 2
+    assert (load("cinic10").digest, len(cached(root))) == (data.digest, 2)
 
 
 def test_tiny_imagenet(root: Path) -> None:
     """Labels by the sorted WordNet ids; grey pictures become RGB; `val` is the test set, labelled by its table."""
-    grey = files.tiny_imagenet(root)
-    data = load("tiny_imagenet")
+    grey, data = files.tiny_imagenet(root), load("tiny_imagenet")
     assert (data.x_train.shape, data.x_test.shape, data.num_classes) == ((6, 3, 64, 64), (4, 3, 64, 64), 2)
     assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 0, 0, 1, 1, 1], [1, 0, 1, 0])
     names = [f"{kind}_{i}.JPEG" for kind in sorted(files.WNIDS) for i in range(3)]
     for x, expected in ((data.x_train, names), (data.x_test, [f"val_{i}.JPEG" for i in range(4)])):
         np.testing.assert_allclose(x.mean((1, 2, 3)), [grey[name] for name in expected], atol=2)  # JPEG
-    assert load("tiny_imagenet").digest == data.digest
-    assert len(cached(root)) == 1
+    assert (load("tiny_imagenet").digest, len(cached(root))) == (data.digest, 1)
 
 
 @pytest.mark.parametrize("name", ["tiny_imagenet", "femnist"])
@@ -157,8 +150,7 @@ def test_shakespeare(root: Path) -> None:
     files.leaf(root, "shakespeare", {"train": {"HAMLET": train}, "test": {"HAMLET": test}})
     data = load("shakespeare")
     assert len(LETTERS) == len(set(LETTERS)) == data.num_classes == 80
-    assert data.x_train.shape == (2, 80)
-    assert "".join(LETTERS[i] for i in data.x_train[0]) == text
+    assert (data.x_train.shape, "".join(LETTERS[i] for i in data.x_train[0])) == ((2, 80), text)
     assert [LETTERS[i] for i in data.y_train] == ["W", "h"]
     assert data.tokens
 
@@ -283,8 +275,7 @@ def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
 def test_a_long_tail_has_the_published_sizes_and_keeps_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10-LT and CIFAR-100-LT at ratio 100, as LDAM-DRW's code gives them with imb_factor 0.01."""
     assert count_long_tail(5000, 10, 100) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    assert sum(count_long_tail(5000, 10, 100)) == 12_406
-    assert sum(count_long_tail(500, 100, 100)) == 10_847
+    assert (sum(count_long_tail(5000, 10, 100)), sum(count_long_tail(500, 100, 100))) == (12_406, 10_847)
     assert count_long_tail(500, 100, 1) == [500] * 100
     # Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1.
     files.cifar(root, monkeypatch, "CIFAR10", labels=list(range(10)))
@@ -411,8 +402,7 @@ MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "tiny_imagenet": lambda root, _: files.tiny_imagenet(root),
     "ag_news": lambda root, _: files.ag_news(root),
 }
-VAL = "tiny-imagenet-200/val/val_annotations.txt"
-RAW = "MNIST/raw/train-images-idx3-ubyte"
+VAL, RAW = "tiny-imagenet-200/val/val_annotations.txt", "MNIST/raw/train-images-idx3-ubyte"
 LESION = "fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"
 MADE_OR_OWN = {"arrays", "digits", "npz", "folder", "domains", "csv", "synthetic", "synthetic_text"}
 WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [

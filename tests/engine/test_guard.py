@@ -71,8 +71,7 @@ def descend_with(read: Any, second: bool = False) -> Any:
     """A direction whose loss has a term in what `read` gives."""
 
     def direction(_: Algorithm, c: Client) -> torch.Tensor:
-        model = c.second if second else c
-        return model.grad(
+        return (c.second if second else c).grad(
             c.theta_0 if second else c.theta,
             lambda forward: cross_entropy(forward(c.x).logits, c.y) + 0.1 * read(c).square().sum(),
         )
@@ -81,8 +80,7 @@ def descend_with(read: Any, second: bool = False) -> Any:
 
 
 def second_with_decay(_: Algorithm, c: Client) -> torch.Tensor:
-    v = c.local.v
-    c.second.grad(v, lambda forward: cross_entropy(forward(c.x).logits, c.y) + 0.1 * c.local.v.square().sum())
+    c.second.grad(c.local.v, lambda forward: cross_entropy(forward(c.x).logits, c.y) + 0.1 * c.local.v.square().sum())
     return c.grad(c.theta)
 
 
@@ -312,9 +310,8 @@ def test_numbers_that_no_other_process_could_get_are_refused(members: dict[str, 
     ],
 )
 def test_a_declaration_that_would_do_nothing_is_refused(members: dict[str, Any], said: str) -> None:
-    name = f"Declares{len(globals())}"
     with pytest.raises(UserError, match=re.escape(said)):
-        run(problem(define(name, members)), InlineBackend())
+        run(problem(define(f"Declares{len(globals())}", members)), InlineBackend())
 
 
 def test_a_model_that_aggregate_never_moves_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -456,9 +453,8 @@ class UnequalUploads(Algorithm):
 @pytest.mark.parametrize("each", [False, True])
 def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
     method, training = {"name": f"{HERE}:UnequalUploads", "each": each}, {"rounds": 1, "local_steps": 1}
-    made = small.problem(method, (4, 4), 4, 0.5, training=training)
     with pytest.raises(UserError, match=r"^algorithm: an upload 'h' has shape \(\d+,\) from one client and \(\d+,\)"):
-        run(made, InlineBackend())
+        run(small.problem(method, (4, 4), 4, 0.5, training=training), InlineBackend())
 
 
 def test_the_uploads_of_a_name_have_one_shape_in_all_processes() -> None:

@@ -28,8 +28,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State, load_state
 from tests import small
 
-ROUNDS = 7
-REPOSITORY = Path(__file__).parents[2]
+ROUNDS, REPOSITORY = 7, Path(__file__).parents[2]
 
 
 def simulation() -> Simulation:
@@ -164,8 +163,7 @@ def test_the_last_rounds_are_all_evaluated() -> None:
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
     config = simulation().problem.config
-    first = fedray.simulate(config, checkpoints=tmp_path)
-    data = load_data(config.data)
+    first, data = fedray.simulate(config, checkpoints=tmp_path), load_data(config.data)
     assert fedray.simulate(config, checkpoints=tmp_path, data=data).state.digest() == first.state.digest()
     data.y_train[:9] = 0
     said = r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"

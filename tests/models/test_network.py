@@ -169,8 +169,7 @@ def test_buffers_are_averaged_as_the_update(algorithm: object, aggregation: str,
     BatchNorm starts at mean 0, variance 1 and moves by its momentum 0.1: means 0.1 · 1 and 0.1 · 7, variances
     0.9 + 0.1 · 2 and 0.9 + 0.1 · 4/3. The server takes their average with weights 2/6 and 4/6 (samples) or 1/2 each
     (uniform). FedSAM's second forward pass of the step moves nothing: the result is the same."""
-    x = np.array([[0], [2], [6], [6], [8], [8]], dtype=np.float32)
-    y = np.array([0, 1, 0, 1, 0, 1])
+    x, y = np.array([[0], [2], [6], [6], [8], [8]], dtype=np.float32), np.array([0, 1, 0, 1, 0, 1])
     data = Dataset("d", x, y, x, y, 2, client_train=np.array([0, 0, 1, 1, 1, 1]))
     training = {"rounds": 1, "local_steps": 1, "batch_size": "full", "aggregation": aggregation}
     model = "tests.models.test_network:TinyBatchNorm"
@@ -207,8 +206,7 @@ def test_it_begins_as_the_model_itself() -> None:
     """B is 0, A is within the bound of a linear layer's weight, 1/√d_in, and not 0."""
     network = adapted(dropout=0.5)
     torch.manual_seed(0)
-    plain = Network(lenet())
-    x = torch.randn(3, 3, 32, 32)
+    plain, x = Network(lenet()), torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(network(x).logits, plain(x).logits)
     views = network.layout.views(network.theta)
     assert not views["7.lora_B"].any()
@@ -251,8 +249,7 @@ class Attentive(nn.Module):
         return self.last(self.block(x.view(len(x), 8, 8)).mean(1))
 
 
-SMALL = {"name": "mlp", "hidden": [8]}
-ATTENTIVE = {"name": "tests.models.test_network:Attentive"}
+SMALL, ATTENTIVE = {"name": "mlp", "hidden": [8]}, {"name": "tests.models.test_network:Attentive"}
 
 
 @pytest.mark.parametrize(

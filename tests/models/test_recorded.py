@@ -93,8 +93,7 @@ def iter_inputs(network: Network, count: int = STEPS, size: int = 5) -> Iterator
     """Different parameters and batches."""
     drawn = torch.Generator().manual_seed(1)
     for _ in range(count):
-        x = torch.randn(size, 6, generator=drawn)
-        y = torch.randint(3, (size,), generator=drawn)
+        x, y = torch.randn(size, 6, generator=drawn), torch.randint(3, (size,), generator=drawn)
         yield network.initial + 0.1 * torch.randn(network.layout.size, generator=drawn), x, y
 
 

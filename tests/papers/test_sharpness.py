@@ -88,8 +88,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
 def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
-    result = trained(config)
-    found = sharpness.TrainedRun(logged(store, config.resolve()), 10)
+    result, found = trained(config), sharpness.TrainedRun(logged(store, config.resolve()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
 
@@ -245,8 +244,7 @@ def test_products_are_differences_of_gradients(name: str) -> None:
         torch.manual_seed(0)
         module = config.model.build(data.input_shape, 80 if data.tokens else data.num_classes)
     network = Network(module)
-    found = landscape(module, x, data.y_train, network)
-    theta = network.theta.clone()
+    found, theta = landscape(module, x, data.y_train, network), network.theta.clone()
     v = torch.from_numpy(np.random.default_rng(1).normal(size=len(theta)).astype(np.float32))
     v /= torch.linalg.vector_norm(v)
     product = found.multiply_hessian(theta, v)

@@ -154,8 +154,7 @@ def test_dirichlet_closes_clients_that_hold_their_share() -> None:
     labels = np.repeat(np.arange(5), 100)
     for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
         counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).count_labels(labels, 5)
-        before = np.cumsum(counts, axis=1) - counts
-        assert (before[counts > 0] < 500 // 5).all()
+        assert ((np.cumsum(counts, axis=1) - counts)[counts > 0] < 500 // 5).all()
 
 
 def literal_redraws(drawn: np.ndarray, supply: np.ndarray, cumulative: np.ndarray, rng: Any) -> np.ndarray:
@@ -241,8 +240,7 @@ def test_personal_test_sets_of_fedsol() -> None:
     """Training counts (30, 10) and (0, 40), 2,000 test samples per class: floor(1000 · (.75, .25)), then (0, 1000).
 
     Drawn for each client on its own, so that two clients with the same mix share samples."""
-    labels = np.repeat([0, 1], [30, 50])
-    shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
+    labels, shards = np.repeat([0, 1], [30, 50]), Shards.from_lists([np.arange(40), np.arange(40, 80)])
     d = data(labels, 2, np.repeat([0, 1], 2000))
     tests = chosen("iid").split_test(d, shards, 0, "share")
     np.testing.assert_array_equal(tests.count_labels(d.y_test, 2), [[750, 250], [0, 1000]])
@@ -402,8 +400,7 @@ def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
 @pytest.mark.parametrize("by", ["iid", {"name": "dirichlet", "alpha": 0.3}, {"name": "dirichlet_client", "alpha": 0.1}])
 def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str, by: object) -> None:
     """Digits' classes are even to within 3 points, and so are the samples held out of the pool."""
-    data = Digits().load()
-    found = split(by, 5, validation={"fraction": 0.1, "from": source})
+    data, found = Digits().load(), split(by, 5, validation={"fraction": 0.1, "from": source})
     shards, held = found.train, found.validation
     again, other = (split(by, seed, validation={"fraction": 0.1, "from": source}) for seed in (5, 6))
     assert digests(found) == digests(again)
@@ -471,8 +468,7 @@ def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held: dict[str, Any]
     of_file = {"name": "file", "path": str(tmp_path / "partition.npz")}
     held = {key: value for key, value in held.items() if key != "validation"}
     again = problem(of_file, {"name": "digits", **held}, 6, **sections)
-    assert again.split.train.digest == first.split.train.digest
-    assert again.pack_split() == first.pack_split()
+    assert (again.split.train.digest, again.pack_split()) == (first.split.train.digest, first.pack_split())
     assert run(again, InlineBackend()).history == run(first, InlineBackend()).history
 
 

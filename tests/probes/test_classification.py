@@ -60,8 +60,7 @@ def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize("data", ["digits", {"name": "digits", "test": {"fraction": 0.4}}])
 def test_in_a_run(data: Any) -> None:
     problem = small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}, evaluation={"auc": True})
-    result = run(problem, InlineBackend())
-    worker = Worker(problem)
+    result, worker = run(problem, InlineBackend()), Worker(problem)
     worker.network.load(result.theta)
     worker.network.train(False)
     x, y = worker.test_samples.make_batch(problem.evaluated["test"])

@@ -31,8 +31,7 @@ from tests import small
 
 
 class TrainedProx(FedProx):
-    name = "trained-prox"
-    personal = "trained"
+    name, personal = "trained-prox", "trained"
 
 
 class NoNumber(FedAvg):

@@ -226,8 +226,7 @@ def test_probes_change_nothing(method: str) -> None:
     refused |= dict.fromkeys(("drift", "proximal", "step"), kind.shares == "none")
     probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
     model: Any = {"name": "mlp", "hidden": [12]} if kind.reads_taps else "tests.probes.probed:Careful"
-    without = outcome(digits(method, model))
-    before = torch.get_rng_state()
+    without, before = outcome(digits(method, model)), torch.get_rng_state()
     theta, state, history = outcome(digits(method, model, probes, train=kind.keeps == "none"))
     assert torch.equal(torch.get_rng_state(), before)
     assert (theta, state) == without[:2]

@@ -24,15 +24,13 @@ from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, find_decla
 from tests import small
 from tests.probes.probed import EVERY_PROBE, digits, last_row, measure_everything
 
-OWN = "tests.probes.test_registry:Sizes"
-COUNTED = "tests.probes.test_registry:Counted"
+OWN, COUNTED = "tests.probes.test_registry:Sizes", "tests.probes.test_registry:Counted"
 
 
 class Sizes(Probe):
     """Samples of each client; test samples per class, by a pass over the test set."""
 
-    name = "sizes"
-    tested_models = frozenset({"local", "global"})
+    name, tested_models = "sizes", frozenset({"local", "global"})
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
         return y.bincount(minlength=classes).float()
@@ -171,9 +169,7 @@ class Gives(Probe):
 class Declares(Probe):
     """Gives any metrics; it declares one, one of each class, and two ranks in plain sets."""
 
-    metrics = {"travelled": "length", "accuracy_class_*": "accuracy"}
-    lower_is_better = {"waste"}
-    unranked = {"angle_*"}
+    metrics, lower_is_better, unranked = {"travelled": "length", "accuracy_class_*": "accuracy"}, {"waste"}, {"angle_*"}
     given: Any
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
@@ -268,8 +264,7 @@ def test_a_probe_whose_loss_reads_theta_is_named() -> None:
 
 
 class Disagrees(Probe):
-    metrics = {"travelled": "length"}
-    unranked = {"traveled"}
+    metrics, unranked = {"travelled": "length"}, {"traveled"}
 
 
 class Worded(Probe):

@@ -95,8 +95,7 @@ CELLS = {
     "fedgela/figure5": 3 * 3 * SEEDS,  # methods x settings
     "fedgela/figure10": 11 * SEEDS,
 }
-PAPERS = [*CELLS]
-SEARCHES = {"fedsol/table8", "fedtoga/table6"}
+PAPERS, SEARCHES = [*CELLS], {"fedsol/table8", "fedtoga/table6"}
 """Tables that print what was searched, and no results."""
 
 TRAININGS = {
@@ -141,8 +140,7 @@ def test_every_file_is_counted() -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_cells_are_the_papers(name: str) -> None:
-    assert Sweep.load(SWEEPS / f"{name}.yaml").name == name
-    assert len(cells(name)) == CELLS[name]
+    assert (Sweep.load(SWEEPS / f"{name}.yaml").name, len(cells(name))) == (name, CELLS[name])
     assert len(set(cells(name))) == CELLS[name], "two points are the same run"
 
 
@@ -199,8 +197,7 @@ def test_fedtoga_learning_rates_decay_as_printed(name: str) -> None:
 
 def test_fixed_radii_of_the_propositions_are_those_of_appendix_g() -> None:
     """A fixed ρ corresponds to an adaptive ρ √P times as large: 0.5 to 2 on the head, 2 on the whole model."""
-    spec = make_model_spec("mcmahan_cnn")
-    layout = Network(spec.build((3, 32, 32), 10)).layout
+    layout = Network(make_model_spec("mcmahan_cnn").build((3, 32, 32), 10)).layout
     parameters = {"head": int(layout.part("head").sum()), "all": len(layout.part("head"))}
     assert parameters == {"head": 5130, "all": 2156490}
     adaptive: dict[str, list[float]] = {"head": [], "all": []}

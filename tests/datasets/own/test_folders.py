@@ -249,8 +249,7 @@ def test_grey_of_more_than_8_bits_is_scaled(case: str, channels: int, root: Path
 
 def test_orientation_is_kept(root: Path) -> None:
     """Orientation 6: the first row of the file is the last column of the picture."""
-    file = io.BytesIO()
-    exif = Image.Exif()
+    file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(GREY[:2, :3]).save(file, "PNG", exif=exif)
     assert np.asarray(open_picture(file)).tolist() == np.rot90((GREY[:2, :3] / 257).round(), -1).tolist()
@@ -342,8 +341,7 @@ def rows(column: str, values: list[str]) -> str:
 def test_codes_of_clients_and_classes_are_told_apart(column: str, values: list[str], numbers: list[int]) -> None:
     """Python would read long integers as the nearest float, and 1_1 as 11: clients of which one is a text are texts."""
     data = load_table(rows(column, values), split="part", client="who")
-    found = data.client_train if column == "who" else data.y_train
-    assert found.tolist() == numbers
+    assert (data.client_train if column == "who" else data.y_train).tolist() == numbers
     data = load_table(rows("who", ["1_1", "11", "1E2", "7", "8"]), split="part", client="who")
     assert data.client_train.tolist() == [2, 0, 1, 3, 4]  # sorted: 11, 1E2, 1_1, 7, 8
 

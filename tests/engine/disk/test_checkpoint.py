@@ -72,8 +72,7 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     name: str, damage: str, simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Checkpoints(tmp_path)
-    before = advance(simulation, 3)
+    store, before = Checkpoints(tmp_path), advance(simulation, 3)
     digest = before.digest()
     store.save(before)
     store.save(advance(simulation, 1))
@@ -103,8 +102,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
 def test_a_state_with_a_wrong_bit(simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The damage is found when its client is drawn again; the run ends like an undisturbed one."""
     problem = simulation.problem
-    whole = run(problem, InlineBackend())
-    store = Checkpoints(tmp_path)
+    whole, store = run(problem, InlineBackend()), Checkpoints(tmp_path)
     store.save(advance(simulation, 2))
     store.save(advance(simulation, 2))
     for path in tmp_path.glob("client-*-4.safetensors"):
@@ -181,8 +179,7 @@ def test_the_folder_of_another_seed_is_refused_and_stays(simulation: Simulation,
 
 def test_hash_of_the_state_sees_every_part(simulation: Simulation) -> None:
     state = advance(simulation, 2)
-    digest = state.digest()
-    client = next(iter(state.clients))
+    digest, client = state.digest(), next(iter(state.clients))
     for part in (state.theta, state.server.c, state.clients[client].c):
         kept = part.clone()
         part[0] = torch.nextafter(part[0], torch.tensor(9.0))
@@ -245,8 +242,7 @@ def test_a_manifest_unreadable_for_now(simulation: Simulation, tmp_path: Path, m
     """A save removes files that no manifest names; here it does not know those of the previous one, which stay."""
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))
-    before = {path.name for path in tmp_path.iterdir()}
-    state = advance(simulation, 1)
+    before, state = {path.name for path in tmp_path.iterdir()}, advance(simulation, 1)
     refuse(monkeypatch, (Path, "read_bytes"), "checkpoint-1.json", times=4)
     with pytest.raises(UserError, match=r"checkpoint-1\.json: the file system says: Input/output error"):
         store.save(state)
@@ -280,8 +276,7 @@ def test_a_full_disk(file: str, simulation: Simulation, tmp_path: Path, monkeypa
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 3))
     digest, before = simulation.state.digest(), {path.name for path in tmp_path.iterdir()}
-    state = advance(simulation, 1)
-    fsync = os.fsync
+    state, fsync = advance(simulation, 1), os.fsync
 
     def full(descriptor: int) -> None:
         if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(file):
@@ -329,8 +324,7 @@ def test_a_killed_run_that_goes_on_has_no_row_twice_and_lacks_none(tmp_path: Pat
     """Killed after round 5 with a checkpoint of round 3: the row of round 4 is in the file, and is made again."""
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=120, check=False)
-    assert ended.returncode == 9
-    assert [row["round"] for row in rows(tmp_path)] == [2, 4]
+    assert (ended.returncode, [row["round"] for row in rows(tmp_path)]) == (9, [2, 4])
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"round": 6, "test_acc')  # a line that the kill cut off
     states = rounds_of(tmp_path)

@@ -47,8 +47,7 @@ from tests.recording import Called, record_calls
 
 
 class Normalised(nn.Module):
-    taps = ("norm",)
-    noise = False
+    taps, noise = ("norm",), False
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +123,7 @@ def test_draws_of_numpy_and_python_belong_to_a_lane() -> None:
 
 def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
     running = small.simulation({"name": Failing}, **OPTIONS)
-    opened = open_lanes(running, 3)
-    before = torch.get_rng_state()
+    opened, before = open_lanes(running, 3), torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
         running.step()
     assert torch.equal(torch.get_rng_state(), before)
@@ -133,8 +131,7 @@ def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
 
 
 def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    alone = in_lanes(1)
-    advance = Lane.advance
+    alone, advance = in_lanes(1), Lane.advance
 
     def advance_in(room: int) -> Any:
         def run(lane: Lane) -> bool:
@@ -147,8 +144,7 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
     running = small.simulation(**OPTIONS)
     opened = open_lanes(running, 4)
     monkeypatch.setattr(Lane, "advance", advance_in(1))
-    assert small.outcome(running) == alone
-    assert len(opened.lanes) == 1
+    assert (small.outcome(running), len(opened.lanes)) == (alone, 1)
     assert "runtime.lanes: out of memory with 4" in caplog.text
     assert "now there are 1" in caplog.text
     running = small.simulation(**OPTIONS)
@@ -161,8 +157,7 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(("free", "count"), [(0, 1), (125, 2), (10_000, lanes.MOST)])
 def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) -> None:
     """It takes 100 bytes, and 0.8 of the free ones are for lanes."""
-    running = small.simulation(**OPTIONS)
-    held = iter([50, 150])
+    running, held = small.simulation(**OPTIONS), iter([50, 150])
     opened = open_lanes(running, None, memory=lambda: (next(held), free))
     running.step()
     assert len(opened.lanes) == count
@@ -190,8 +185,7 @@ def test_measured_clients_train_alone_and_lanes_on_a_cpu_are_a_line(caplog: pyte
     assert "runtime.lanes: found 4; lanes are for a GPU" in caplog.text
 
 
-ROOM = 1 << 30
-ALONE = {"backend": "inline", "stack": 1}
+ROOM, ALONE = 1 << 30, {"backend": "inline", "stack": 1}
 WAITS = {
     torch.ops.aten._local_scalar_dense.default: "a number is read",
     torch.ops.aten.nonzero.default: "positions are counted",

@@ -35,8 +35,7 @@ DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).ge
 class Longest(FedAvg):
     """A user's method, which takes one norm of all it sees and yet declares itself."""
 
-    name = "longest"
-    stacks = True
+    name, stacks = "longest", True
 
     def direction(self, c: Client) -> Tensor:
         g = c.grad(c.theta)
@@ -46,8 +45,7 @@ class Longest(FedAvg):
 class Weighted(FedAvg):
     """Needs in each step what a stack has only if it is the same for all."""
 
-    name = "weighted"
-    stacks = True
+    name, stacks = "weighted", True
 
     def direction(self, c: Client) -> Tensor:
         return c.weight * c.grad(c.theta)
@@ -56,8 +54,7 @@ class Weighted(FedAvg):
 class Scaled(FedAvg):
     """Has a vector with a number for each of ten classes, which ten rows are not."""
 
-    name = "scaled"
-    stacks = True
+    name, stacks = "scaled", True
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(scale=torch.linspace(0.1, 2, 10))
@@ -76,8 +73,7 @@ class Scaled(FedAvg):
 class Doubles(FedAvg):
     """Sends one float64 vector in two sums."""
 
-    name = "doubles"
-    stacks = True
+    name, stacks = "doubles", True
 
     def upload(self, c: Client) -> Uploads:
         h = c.update.double()
@@ -85,8 +81,7 @@ class Doubles(FedAvg):
 
 
 class Undeclared(FedAvg):
-    name = "undeclared"
-    direction = Longest.direction
+    name, direction = "undeclared", Longest.direction
 
 
 class Plain(nn.Sequential):
@@ -252,8 +247,7 @@ def test_a_stack_out_of_memory_is_halved(monkeypatch: pytest.MonkeyPatch, made: 
     monkeypatch.setattr(stack, "compute_gradients", narrow)
     assert outcome("feddyn", 8, "iid") == expected
     said = "runtime.stack: out of memory with {} clients in a stack; now there are {}"
-    assert lines() == [said.format(size, size // 2) for size in (8, 4)]
-    assert made[:3] == [8, 4, 2]
+    assert (lines(), made[:3]) == ([said.format(size, size // 2) for size in (8, 4)], [8, 4, 2])
     assert set(made[3:]) <= {4, 2}
 
 

@@ -110,8 +110,7 @@ def test_shifted_patches_and_locality_self_attention() -> None:
     q, k, v = (part.view(3, 5, 2, 64).transpose(1, 2) for part in layer.qkv(layer.norm(x)).chunk(3, dim=-1))
     scores = layer.temperature.exp() * q @ k.transpose(-1, -2)
     scores = scores.masked_fill(torch.eye(5, dtype=torch.bool), -math.inf)
-    expected = layer.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(3, 5, 128))
-    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x), layer.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(3, 5, 128)))
 
 
 def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
@@ -128,8 +127,7 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
         for w, b in zip(state[f"convolutions.{j}.weight"], state[f"convolutions.{j}.bias"], strict=True):
             values = [(w * x[i : i + width].T).sum() + b for i in range(4 - width + 1)]
             pooled.append(max(0.0, max(value.item() for value in values)))
-    expected = state["output.weight"] @ torch.tensor(pooled) + state["output.bias"]
-    torch.testing.assert_close(module(tokens)[0], expected)
+    torch.testing.assert_close(module(tokens)[0], state["output.weight"] @ torch.tensor(pooled) + state["output.bias"])
     module(tokens).sum().backward()
     assert module.embed.weight.grad is not None  # type: ignore[union-attr]
     assert not module.embed.weight.grad[0].any()  # type: ignore[union-attr,index]
@@ -183,8 +181,7 @@ def test_sl_vit_takes_images_resized_to_32() -> None:
     images = {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10}
     resized = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit", "resize": 32})
     as_it_is = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit"})
-    assert resized.data.input_shape == (3, 32, 32)
-    assert resized.build_network("cpu").theta.numel() == 6_176_275
+    assert (resized.data.input_shape, resized.build_network("cpu").theta.numel()) == ((3, 32, 32), 6_176_275)
     assert as_it_is.data.input_shape == (3, 28, 28)
     assert "resize" not in as_it_is.config.make_identity("")["model"]
 

@@ -122,8 +122,7 @@ def test_spaces_that_overlap_may_choose_one_cell() -> None:
     spaces = [{"algorithm.mu": {"choice": [0.1, other]}} for other in (0.2, 0.3)]
     cases = [{"algorithm": "fedprox", "search": space} for space in spaces]
     asked = file(grid={"partition": ["iid"]}, cases=cases, search={})
-    known = with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {asked.select: -one.algorithm.mu})
-    choices = choose(known)
+    choices = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {asked.select: -one.algorithm.mu}))
     second = make_plan(make_final_stage(asked, [one.config for one in choices]))
     assert (len(choices), len(second.sheet.cells)) == (2, 3)
     assert describe_choices(asked, choices, second).keys() == second.sheet.cells.keys()
@@ -334,8 +333,7 @@ def test_a_seed_is_no_setting() -> None:
     """Two cases and two seeds are two studies of two cells a draw, wherever the seed stands."""
     for grid in ({"seed": [0, 1], "training.lr_decay": [1.0, 0.9]}, {"training.lr_decay": [1.0, 0.9], "seed": [0, 1]}):
         asked = sweep("sobol", samples=2, grid=grid, cases={"one": [{"training.momentum": 0.0}]})
-        seeds = [point["seed"] for point in iter_points(asked)]
-        found = studies(asked)
+        seeds, found = [point["seed"] for point in iter_points(asked)], studies(asked)
         assert len(found) == 2
         for study in found:
             assert [[seeds[int(cell)] for cell in cells] for cells in study.cells] == [[0, 1], [0, 1]]

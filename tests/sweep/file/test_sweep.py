@@ -209,8 +209,7 @@ def test_what_changed_a_sweep_is_read_again_from_its_stored_file() -> None:
     expected = [(2, 0.3, 3, None), (2, 0.3, 3, 0.3), (2, 0.3, 5, None), (2, 0.3, 5, 0.3)]
     assert points(sweep, *keys) == expected
     stored = yaml.safe_load(sweep.to_yaml())
-    assert stored["base"] == BASE
-    assert points(Sweep.parse(stored), *keys) == expected
+    assert (stored["base"], points(Sweep.parse(stored), *keys)) == (BASE, expected)
 
 
 ONE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -239,8 +238,7 @@ def test_cells_by_number_hash_and_label_and_the_configuration_of_one() -> None:
     """What `sweep --only`, `run --cell` and `rm --cell` take."""
     sheet, _ = make_sheet(sweep(), Problems())
     hashes = list(sheet.cells)
-    assert sheet.select("3", "--only") == [hashes[2]]
-    assert sheet.select(hashes[1][:6], "--only") == [hashes[1]]
+    assert (sheet.select("3", "--only"), sheet.select(hashes[1][:6], "--only")) == ([hashes[2]], [hashes[1]])
     assert sheet.select("fedsam*", "--only") == hashes[2:]
     assert select_labels({"a": "fedavg hidden=[8] s0", "b": "fedavg s0"}, "fedavg hidden=[8] s?", "--only") == ["a"]
     assert sheet.select("*s1", "--only") == [hashes[1], hashes[3]]

@@ -93,8 +93,7 @@ def test_cells_are_numbered_alike_with_and_without_data() -> None:
         assert len(list_distinct(asked)) == len(make_sheet(asked, Problems())[0].cells) == count
 
 
-LATE = {"every": 6, "last": 1}
-EPOCHS = {"rounds": 6, "local_epochs": 2, "batch_size": 20}
+LATE, EPOCHS = {"every": 6, "last": 1}, {"rounds": 6, "local_epochs": 2, "batch_size": 20}
 RUN = small.sections(clients=(10, 4), model="mlp", training=EPOCHS, evaluation=LATE, runtime={})
 
 

@@ -52,8 +52,7 @@ def test_a_cell_is_locked_once_until_it_is_released_or_its_holder_dies(tmp_path:
         with start(HOLDER, str(path)) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
-            assert holder.stdout.readline() == f"{[A, B]}\n"
-            assert locks.take([A, B, C]) == {C}
+            assert (holder.stdout.readline(), locks.take([A, B, C])) == (f"{[A, B]}\n", {C})
             print(A, file=holder.stdin, flush=True)
             holder.stdout.readline()
             assert locks.take([A, B]) == {A}
@@ -126,8 +125,7 @@ def test_a_refused_sweep_leaves_what_was_there(written: str, tmp_path: Path, mon
     if written:
         (tmp_path / written).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / written).touch()
-    before = sorted(tmp_path.rglob("*"))
-    running = []
+    before, running = sorted(tmp_path.rglob("*")), []
     with contextlib.suppress(UserError), lock_sweep("s"):
         running = [name for name, runs in storage.find_started_sweeps().items() if runs]
         raise UserError("no room")

@@ -75,8 +75,7 @@ def test_tune_sees_the_axes_of_what_it_schedules(monkeypatch: pytest.MonkeyPatch
 
 def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(local_ray: None, project: Path) -> None:
     """A callback ends the cell after round 9, the sweep's rule already after its first: rows and summary are of one."""
-    config = SWEEP["base"] | {"algorithm": "scaffold"}
-    rounds = list[float]()
+    config, rounds = SWEEP["base"] | {"algorithm": "scaffold"}, list[float]()
 
     def end(row: dict[str, float]) -> object:
         rounds.append(row["round"])
