@@ -19,15 +19,8 @@ from fedray.engine.server.simulation import Simulation
 def sections(
     algorithm: Any = "fedavg", clients: Any = (6, 3), model: Any = 8, partition: Any = "iid", **other: Any
 ) -> dict[str, Any]:
-    """The sections of a run.
-
-    Args:
-        algorithm: The section.
-        clients: How many there are and how many are drawn per round, or the section.
-        model: The width of the only hidden layer, or the section.
-        partition: α of Dirichlet's, or the section.
-        other: More sections, or `data` instead of the digits.
-    """
+    """The sections of a run, `data` instead of the digits among `other`; or of clients how many there are and how many
+    are drawn per round, of the model the width of its only hidden layer, of the partition α of Dirichlet's."""
     return {
         "data": "digits",
         "partition": {"name": "dirichlet", "alpha": partition} if isinstance(partition, float) else partition,

@@ -104,15 +104,11 @@ def test_mean_rounds(rounds: int, asked: dict[str, object], plain: tuple[int, ..
     assert evaluation.list_averaged(rounds, personal=True) == personal
 
 
-def test_by_default_short_runs_are_evaluated_in_every_round() -> None:
-    """11 rounds: the last ten are 2 to 11."""
+def test_short_runs_are_evaluated_in_every_round_and_rows_without_the_metric_left_out() -> None:
+    """11 rounds: the last ten are 2 to 11. Of 20 rounds 17 to 20 count; personal accuracy is known only in 10 and 20."""
     evaluation = Evaluation()
     assert [t for t in range(1, 8) if evaluation.is_due(t, 7)] == [1, 2, 3, 4, 5, 6, 7]
     assert [t for t in range(1, 12) if evaluation.is_due(t, 11)] == list(range(2, 12))
-
-
-def test_rows_without_the_metric_are_left_out() -> None:
-    """Rounds 17 to 20 of 20 count; personal accuracy is known only in 10 and 20."""
     history = [{"round": float(t), "test_accuracy": 2.0 * t} for t in range(1, 21)]
     for t in (10, 20):
         history[t - 1]["personal_accuracy"] = 3.0 * t

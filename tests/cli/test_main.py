@@ -71,7 +71,7 @@ def test_the_same_sweep_twice_at_once_is_refused(folder: Path, call: Call) -> No
         pass  # free again
 
 
-def test_a_run_shows_personal_and_generic_accuracy(folder: Path, call: Call) -> None:
+def test_a_run_shows_personal_and_generic_accuracy_and_that_it_diverged(folder: Path, call: Call) -> None:
     """In the rounds that have them, and in the summary; without `evaluation.personal` neither."""
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
     asked = ("run", "run.yaml", "--no-track", "--set", "evaluation.personal={epochs: 1}")
@@ -88,9 +88,6 @@ def test_a_run_shows_personal_and_generic_accuracy(folder: Path, call: Call) -> 
     assert lines[2].split()[4:] == [f"{found['personal_accuracy']:.2f}", f"{found['generic_accuracy']:.2f}"]
     _, out, _ = call(*asked[:3])
     assert "PA %" not in out
-
-
-def test_a_diverged_run_says_so(folder: Path, call: Call) -> None:
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
     code, _, err = call("run", "run.yaml", "--no-track", "--set", "training.lr=1e20")
     assert code == 3

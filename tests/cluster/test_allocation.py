@@ -57,9 +57,7 @@ def idle_ray(local_ray: None) -> None:
         (8, 1, [], 14, 8),
     ],
 )
-def test_the_next_cells_share_of_the_room(
-    free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int
-) -> None:
+def test_the_next_share(free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int) -> None:
     assert allocate(free, left, running, seconds, most=100) == expected
 
 
@@ -74,7 +72,7 @@ def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
-def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
+def test_room_is_what_nodes_have_less_what_is_held_and_one_run_takes_all_it_can_use(idle_ray: None) -> None:
     """Eight CPUs and a GPU: four actors of 2; less three CPUs it is 5 / 2, rounded down."""
     room = FreeCapacity()
     assert (room.count_actors(Runtime()), room.count_actors(Runtime(cpus_per_actor=2))) == (8, 4)
@@ -82,9 +80,6 @@ def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     assert room.count_actors(Runtime(), [{"CPU": 1.0}] * 9) == 0
     assert room.count_actors(Runtime(gpus_per_actor=0.5)) == 2
     assert room.count_actors(Runtime(gpus_per_actor=2)) == 0
-
-
-def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
     clients = {"total": 10, "per_round": 2}
     config = RunConfig.parse(AUTO | {"algorithm": "scaffold", "clients": clients, "training": {"rounds": 2}})
     assert with_actor_count(config).runtime.actors == 2
@@ -124,9 +119,7 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
     assert simulation.backend is first
 
 
-def test_a_run_goes_on_where_no_ray_can_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_goes_on_where_no_ray_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Here any run pays."""
 
     def refuse(*_: Any) -> None:
@@ -159,9 +152,7 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, p
     assert made.data.tags["fedray.state_sha256"] in undisturbed(sweep).values()
 
 
-def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
-    idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_leaves_no_room_idle(idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for three actors of 2.5 of the eight CPUs, two cells: 3 / 2, then all that is left."""
     given, give = list[int](), ActorAllocator.give
 

@@ -269,7 +269,9 @@ def test_a_trial_has_the_attribute(name: str) -> None:
     refuse_missing(Trial("nothing", stub=True), name, f"Trial.{name}")
 
 
-def test_a_process_that_ended_for_memory_is_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ended_for_memory_died_and_what_ended_a_trial_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Tune tells the trial, which it then restarts; without the change it raises RuntimeError, and the sweep ends."""
     monkeypatch.setattr(RayActorManager, "_actor_task_failed", RayActorManager._actor_task_failed)
     restart_trials_killed_for_memory()
@@ -278,10 +280,7 @@ def test_a_process_that_ended_for_memory_is_one_that_died(monkeypatch: pytest.Mo
     RayActorManager._actor_task_failed(manager, TrackedActorTask(actor), OutOfMemoryError("2 workers were killed"))
     assert isinstance(seen[0], RayActorError)
     assert "2 workers were killed" in str(seen[0])
-
-
-def test_what_ended_a_trial_is_known_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune keeps the exceptions of processes and of their code; of all others it keeps the text."""
+    # Tune keeps the exceptions of processes and of their code; of all others it keeps the text.
     monkeypatch.setattr(Trial, "local_path", str(tmp_path))
     trial = Trial("nothing", stub=True)
     assert read_error(trial) == ""

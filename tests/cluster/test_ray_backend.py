@@ -63,9 +63,7 @@ def test_a_change_that_a_hook_may_not_make_is_refused_in_actors(name: str, backe
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_same_numbers_inline_and_with_1_and_3_actors_and_resumed(
-    name: str, backends: dict[int, RayBackend], tmp_path: Path
-) -> None:
+def test_same_numbers_of_any_actors_and_resumed(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
     problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     for backend in backends.values():
@@ -94,9 +92,7 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
 @pytest.mark.parametrize(
     ("name", "source"), [("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients"), ("every probe", "")]
 )
-def test_what_is_measured_is_the_same_inline_and_with_1_and_3_actors(
-    name: str, source: str, backends: dict[int, RayBackend]
-) -> None:
+def test_what_is_measured_is_the_same_with_actors(name: str, source: str, backends: dict[int, RayBackend]) -> None:
     """Tuned, kept and trained models. More than a chunk of 500 is held out, so that several actors share it."""
     changes = {
         "data": {"name": "digits", "validation": {"fraction": 0.5, "from": source}},
@@ -119,9 +115,7 @@ and of SCAFFOLD, which has both, are replaced in the tests below. All others: ma
     "name",
     [name if name in KINDS_OF_STATE else pytest.param(name, marks=pytest.mark.faults) for name in sorted(ALGORITHMS)],
 )
-def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
-    name: str, backends: dict[int, RayBackend], tmp_path: Path
-) -> None:
+def test_actors_killed_in_the_middle_change_nothing(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
     """A real SIGKILL. In round 2 the first client to finish its training takes its process along and the marker."""
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
@@ -206,7 +200,9 @@ def test_the_same_numbers_where_states_stay(method: str, staying: dict[int, RayB
         assert small.outcome(resumed) == expected
 
 
-def test_states_survive_the_actors_that_computed_them(staying: dict[int, RayBackend]) -> None:
+def test_states_survive_the_actors_that_computed_them_and_a_full_disk_is_the_same_error(
+    staying: dict[int, RayBackend], tmp_path: Path
+) -> None:
     """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
     built, backend = keeping("scaffold"), staying[1]
     running = Simulation(built, backend)
@@ -215,9 +211,6 @@ def test_states_survive_the_actors_that_computed_them(staying: dict[int, RayBack
     (actor,) = backend._actors
     os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
     assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
-
-
-def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBackend], tmp_path: Path) -> None:
     running = Simulation(keeping("scaffold"), staying[3])
     running.step()
     (tmp_path / "file").write_text("not a directory")

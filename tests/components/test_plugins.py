@@ -203,10 +203,8 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
 
 def test_a_label_has_an_option_that_is_a_mapping() -> None:
     own = {"name": f"{__name__}:Tabled", "table": {"a": 1.0}}
-    assert make_label({"algorithm": own}, RunConfig.parse(config(algorithm=own))).split()[1:3] == [
-        "table={'a':",
-        "1.0}",
-    ]
+    words = make_label({"algorithm": own}, RunConfig.parse(config(algorithm=own))).split()
+    assert words[1:3] == ["table={'a':", "1.0}"]
 
 
 class Torn(Striped):
@@ -440,9 +438,7 @@ METHOD = "class Y:\n    @{}\n    def f(cls):\n        return K\n"
 
 
 @pytest.mark.parametrize("text", ["def f():\n    return K\n", METHOD.format("property"), METHOD.format("classmethod")])
-def test_older_functions_are_known_without_compiled_files(
-    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_are_known_without_compiled_files(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     write(folder, {"own.py": OWN, "helper.py": text})
     importlib.import_module("own")
@@ -508,15 +504,14 @@ def test_another_process_imports_what_its_call_has_read(change: str, folder: Pat
     assert sources.list_held() == {}, "the call is over"
 
 
-def test_a_plug_in_without_helpers_has_the_digest_of_its_source(folder: Path) -> None:
+def test_a_plug_in_alone_has_the_digest_of_its_source_and_other_packages_are_not_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cells of such plug-ins keep their hashes: SHA-256 of the text. Libraries are not followed."""
     source = "import json, numpy as np\nfrom fedray.common import rng\nfrom torch import Tensor\nX = 1\n"
     write(folder, {"lone.py": source})
     assert digest_source("algorithm", "lone:X") == hashlib.sha256(source.encode()).hexdigest()
-
-
-def test_other_packages_of_an_installed_plug_in_are_not_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `site-packages` everything is in one folder: only the plug-in's own package counts."""
+    # In `site-packages` everything is in one folder: only the plug-in's own package counts.
     write(folder / "site-packages", {"pack/__init__.py": "", "pack/own.py": "import pack.helper, library"})
     write(folder / "site-packages", {"pack/helper.py": "K = 1", "library.py": "K = 1"})
     monkeypatch.syspath_prepend(folder / "site-packages")

@@ -30,7 +30,9 @@ def identity(**sections: Any) -> dict[str, Any]:
     return RunConfig.parse(LEAST | sections).make_identity("d")
 
 
-def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_beyond_the_defaults_enters_and_data_and_an_initial_model_by_their_content(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("fedray.config.run.NUMERICS", 7)
     assert identity() == {
         "numerics": 7,
@@ -41,6 +43,14 @@ def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: 
     }
     found = identity(algorithm={"name": "fedprox", "mu": 0.5}, training={"lr": 0.2}, seed=3)
     assert found == identity() | {"algorithm": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.2}, "seed": 3}
+    assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
+    assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
+    held_out = identity(data={"name": "digits", "validation": {"fraction": 0.2}})["data"]
+    assert held_out == {"name": "digits", "digest": "d", "validation": {"fraction": 0.2}}
+    for name, content in {"one": b"a", "same": b"a", "other": b"b"}.items():
+        (tmp_path / name).write_bytes(content)
+    one, same, other = (identity(model={"name": "mlp", "init": str(tmp_path / k)}) for k in ("one", "same", "other"))
+    assert one == same != other
 
 
 SECTIONS = [
@@ -88,17 +98,6 @@ def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[st
 def test_runs_are_one_cell_if_only_written_differently(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
     assert not same or identity(**one) == identity(**other)
     assert (RunConfig.parse(LEAST | one).hash_cell("d") == RunConfig.parse(LEAST | other).hash_cell("d")) is same
-
-
-def test_data_and_an_initial_model_enter_by_their_content(tmp_path: Path) -> None:
-    assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
-    assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
-    held_out = identity(data={"name": "digits", "validation": {"fraction": 0.2}})["data"]
-    assert held_out == {"name": "digits", "digest": "d", "validation": {"fraction": 0.2}}
-    for name, content in {"one": b"a", "same": b"a", "other": b"b"}.items():
-        (tmp_path / name).write_bytes(content)
-    one, same, other = (identity(model={"name": "mlp", "init": str(tmp_path / k)}) for k in ("one", "same", "other"))
-    assert one == same != other
 
 
 def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,14 +126,11 @@ def test_wrong_transforms_are_refused(value: object, said: str) -> None:
         parse_transforms("data.augment", value)
 
 
-def test_augmentation_needs_images() -> None:
+def test_augmentation_needs_images_and_a_mirror_is_no_wider() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
     with pytest.raises(UserError, match="are not images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
-
-
-def test_a_mirror_is_no_wider_than_the_image() -> None:
-    """Eight pixels have seven others to mirror at either edge."""
+    # Eight pixels have seven others to mirror at either edge.
     built = small.problem(clients=(2, 2), data={"name": "digits", "augment": [{"crop": 8, "fill": "reflect"}]})
     with small.refused("data.augment: found crop 8 with fill reflect; at most 7 is allowed"):
         built.build_network("cpu")

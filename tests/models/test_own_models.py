@@ -11,13 +11,10 @@ from torch import Tensor, nn
 import fedray
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
-from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.simulation import Simulation
 from tests import small
 
 HERE = "tests.models.test_own_models"
@@ -281,8 +278,8 @@ def config(model: str, algorithm: Any = "fedavg", **options: Any) -> dict[str, A
     return found | {"training": {"rounds": 3, "local_epochs": 1, "lr": 0.1, "batch_size": 32}}
 
 
-def finish(backend: Any, given: dict[str, Any]) -> tuple[str, list[float]]:
-    result = run(Problem.build(RunConfig.parse(given)), backend)
+def finish(given: dict[str, Any]) -> tuple[str, list[float]]:
+    result = run(small.problem(**given), InlineBackend())
     return result.summary()["theta_sha256"], [row["test_accuracy"] for row in result.history]
 
 
@@ -292,7 +289,7 @@ def test_the_caller_s_generators_go_on() -> None:
     expected = random.random(), np.random.rand()
     random.seed(1)
     np.random.seed(1)
-    finish(InlineBackend(), config("Everything"))
+    finish(config("Everything"))
     assert (random.random(), np.random.rand()) == expected
 
 
@@ -339,9 +336,9 @@ def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message:
 def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
     """Each gave numbers, which depended on the number of actors or were not those of the model."""
     with small.refused(message):
-        finish(InlineBackend(), config("Slips", slip=slip))
+        finish(config("Slips", slip=slip))
     with small.refused("Slips cannot be built: got an unexpected keyword argument 'slop'"):
-        finish(InlineBackend(), config("Slips", slop=slip))
+        finish(config("Slips", slop=slip))
 
 
 OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it"
@@ -365,19 +362,19 @@ OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the 
     ],
 )
 def test_what_forward_hardly_means_is_told(model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
-    finish(InlineBackend(), model)
+    finish(model)
     assert [said in line for line in caplog.messages] == [True] * bool(said)
 
 
 def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """Trained parameters and running statistics; other buffers are not named."""
-    half, averaging = (Problem.build(RunConfig.parse(config(n))).build_network("cpu") for n in ("Half", "Averaging"))
+    half, averaging = (small.problem(**config(n)).build_network("cpu") for n in ("Half", "Averaging"))
     assert half.theta.dtype == torch.float32
     assert (averaging.buffers.dtype, averaging.buffers.numel()) == (torch.float32, 3)
     become = "is float64; trained parameters and running statistics become float32"
     assert caplog.messages == [f"model.name: Half: out.bias {become}", f"model.name: Averaging: mean {become}"]
     for name in ("Half", "Averaging"):  # a model that is given back, too: it takes the inputs that the run's took
-        state = run(Problem.build(RunConfig.parse(config(name))), InlineBackend()).model().state_dict()
+        state = run(small.problem(**config(name)), InlineBackend()).model().state_dict()
         assert {tensor.dtype for key, tensor in state.items() if "mask" not in key} == {torch.float32}
 
 
@@ -386,7 +383,7 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
     [("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]), ("Everything", [])],
 )
 def test_attributes_that_change_are_named(model: str, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    finish(InlineBackend(), config(model))
+    finish(config(model))
     why = "if forward() reads such an attribute, numbers depend on which clients a process has trained, so make it a "
     assert [line.split("buffer")[0] for line in caplog.messages if "attribute" in line] == [s + why for s in said]
 
@@ -394,18 +391,23 @@ def test_attributes_that_change_are_named(model: str, said: list[str], caplog: p
 @pytest.mark.parametrize("model", ["Dropping", "Normalised"])
 def test_draws_while_testing_are_keyed_by_round_split_and_chunk(model: str) -> None:
     """Whatever was drawn before; the same parameters have other draws in another round, if they draw."""
-    backend = InlineBackend()
-    running = Simulation(Problem.build(RunConfig.parse(config(model))), backend)
+    running = small.simulation(**config(model))
 
     def test(split: str = "test", round: int = 0) -> list[float]:
         torch.rand(3)
-        sums = add_up(backend.evaluate(running.state.theta, running.state.buffers, split, round))
+        sums = add_up(running.backend.evaluate(running.state.theta, running.state.buffers, split, round))
         return [float(sums["loss"]), *sums["correct"].tolist()]
 
     for split in ("test", "train"):
         assert test(split) == test(split)
         assert test(split, 1) == test(split, 1)
         assert (test(split) == test(split, 1)) == (model == "Normalised")
+
+
+class Untracked(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.append(nn.BatchNorm1d(16, track_running_stats=False))
 
 
 class Twice(nn.Sequential):
@@ -415,7 +417,7 @@ class Twice(nn.Sequential):
 
 
 def test_a_layer_that_stands_in_two_places_has_one_adapter_in_both() -> None:
-    module = Problem.build(RunConfig.parse(config("Twice", lora={"rank": 2}))).build_module()
+    module = small.problem(**config("Twice", lora={"rank": 2})).build_module()
     assert module.get_submodule("1") is module.get_submodule("3")
     assert type(module.get_submodule("1")).__name__ == "LoRALinear"
 
@@ -432,22 +434,13 @@ class Packed(nn.Module):
         return self.out(self.rnn(packed)[1][0])  # type: ignore[no-any-return]
 
 
-def test_a_model_is_tried_out_on_a_sample_not_on_zeros(caplog: pytest.LogCaptureFixture) -> None:
-    """Which would be a sequence of padding alone."""
+def test_a_model_is_tried_out_on_two_samples_not_on_zeros(caplog: pytest.LogCaptureFixture) -> None:
+    """Zeros would be a sequence of padding alone. As `norm: batch_untracked`: one sample alone has no statistics of a
+    batch, and none is tested alone."""
     x = np.random.default_rng(0).integers(1, 9, (24, 6))
     arrays = {"x_train": x, "y_train": np.arange(24) % 3, "x_test": x[:6], "y_test": np.arange(6) % 3}
     data = Dataset("digits", **arrays, num_classes=3)
     fedray.simulate(small.sections(model={"name": f"{HERE}:Packed"}, training={"rounds": 1}), data=data)
     assert [line for line in caplog.messages if "model.name" in line] == []
-
-
-class Untracked(Plain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body.append(nn.BatchNorm1d(16, track_running_stats=False))
-
-
-def test_a_model_with_the_statistics_of_a_batch_is_tried_out_on_two_samples() -> None:
-    """As `norm: batch_untracked`: one sample alone has none, and none is tested alone."""
     run = small.sections(model=f"{HERE}:Untracked", training={"rounds": 1})
     assert fedray.simulate(run).history[-1]["test_accuracy"] > 10

@@ -243,12 +243,6 @@ def tied() -> nn.Module:
     return nn.Sequential(twice, nn.ReLU(), twice)
 
 
-def half_frozen() -> nn.Module:
-    model = build_mlp(8, 8, 3)
-    model[1].requires_grad_(False)
-    return model
-
-
 def hooked() -> nn.Module:
     model = build_mlp(8, 8, 3)
     model[1].register_forward_hook(lambda layer, inputs, output: 2 * output)
@@ -266,7 +260,7 @@ def hooked() -> nn.Module:
         lambda: nn.Sequential(nn.Linear(8, 8), nn.ELU(inplace=True), nn.Linear(8, 3)),
         lambda: nn.Sequential(Own(8, 8), nn.Linear(8, 3)),
         tied,
-        half_frozen,
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3)),
         hooked,
         Doubled,
     ],

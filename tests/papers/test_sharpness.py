@@ -85,12 +85,18 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert Path(f"sharpness/{run}.json").read_bytes() == again, "the same samples and the same start each time"
 
 
-def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
+def test_the_model_that_was_tested_is_examined_and_another_is_noticed(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
     result, found = trained(config), sharpness.TrainedRun(logged(store, config.resolve()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
+    # The checkpoint records its test loss; here the test set is normalised differently.
+    config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
+    trained(RunConfig.parse(RUN))
+    with pytest.raises(UserError, match="other data, or another version of the model"):
+        main(run=[logged(store, config.resolve())])
+    assert not Path("sharpness").exists()
 
 
 def test_refusals(store: Tracker) -> None:
@@ -143,15 +149,6 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
     for key, examine in (("--run", lambda: main(run=[run])), ("load", lambda: fedray.load(run))):
         with pytest.raises(UserError, match=rf"^{key}: none of its checkpoints in .* is whole \(rounds 2\)"):
             examine()
-
-
-def test_another_model_or_data_is_noticed(store: Tracker) -> None:
-    """The checkpoint records its test loss; here the test set is normalised differently."""
-    config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
-    trained(RunConfig.parse(RUN))
-    with pytest.raises(UserError, match="other data, or another version of the model"):
-        main(run=[logged(store, config.resolve())])
-    assert not Path("sharpness").exists()
 
 
 def test_fedsols_toy_example_ends_where_it_should(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

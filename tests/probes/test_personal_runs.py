@@ -131,13 +131,10 @@ def test_a_run_does_not_notice(method: Any) -> None:
     assert len([row for row in with_it.history if "personal_worst10" in row]) == 3
 
 
-def test_a_personal_model_without_numbers_has_diverged() -> None:
+def test_without_numbers_it_has_diverged_and_without_test_samples_it_is_refused() -> None:
     with pytest.raises(Diverged, match="diverged in round 2, client 0: the personal model's outputs are not numbers"):
         result("tests.probes.test_personal_runs:NoNumber", {"epochs": 0, "every": 1}, {"every": 1}, lr_decay=0.5)
-
-
-def test_without_any_test_samples() -> None:
-    """Clients hold the classes below 5, the test set has the others."""
+    # Clients hold the classes below 5, the test set has the others.
     whole = digits()
     kept, asked = whole.y_train < 5, whole.y_test >= 5
     train, test = (whole.x_train[kept], whole.y_train[kept]), (whole.x_test[asked], whole.y_test[asked])

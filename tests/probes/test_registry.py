@@ -49,7 +49,7 @@ class Counted(Probe):
         return {"counted": float(self.times * len(seen.weights))}
 
 
-def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() -> None:
+def test_an_own_probe_measures_clients_the_test_set_and_the_round_and_its_draws_are_keyed() -> None:
     problem = digits("fedavg", probes=[OWN, "drift"])
     row = last_row(problem)
     cohort = draw_cohort(problem.config, problem.split.train.sizes, problem.config.training.rounds - 1)
@@ -58,6 +58,10 @@ def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() 
     assert (row["tested"], row["tested_std"], row["cohort"]) == (n, 0, 3)
     assert row["counted"] == n
     assert "drift_between" in row
+    asked = digits("fedavg", probes=["tests.probes.test_registry:Guesses"])
+    first, second = ([row["guess"] for row in run(asked, InlineBackend()).history] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(first) > 1
 
 
 class Guesses(Probe):
@@ -70,14 +74,7 @@ class Guesses(Probe):
         return {"guess": float(seen.sums[self.name].sum())}
 
 
-def test_what_a_probe_draws_on_the_test_set_is_keyed_by_chunk_and_round() -> None:
-    asked = digits("fedavg", probes=["tests.probes.test_registry:Guesses"])
-    first, second = ([row["guess"] for row in run(asked, InlineBackend()).history] for _ in range(2))
-    assert first == second
-    assert len(set(first)) == len(first) > 1
-
-
-def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
+def test_the_options_of_a_probe_reach_the_round_and_with_its_source_the_identity() -> None:
     """Three of six clients per round; `times` is 1 unless it is given, 4 · 3 = 12."""
     assert last_row(digits("fedavg", probes=[COUNTED, "drift"]))["counted"] == 3
     problem = digits("fedavg", probes=["drift", {"name": COUNTED, "times": 4}])
@@ -86,10 +83,7 @@ def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
     assert written["evaluation"]["probes"] == ["drift", {"name": COUNTED, "times": 4}]
     assert RunConfig.parse(written) == problem.config
 
-
-def test_options_and_source_of_a_probe_enter_the_identity() -> None:
-    """The plain spelling and one that repeats the defaults are the same cell."""
-
+    # The plain spelling and one that repeats the defaults are the same cell.
     def entered(*asked: object) -> dict[str, Any]:
         return digits("fedavg", probes=asked).config.make_identity("")
 
@@ -242,10 +236,12 @@ class Remembers(Probe):
         return {}
 
 
-def test_a_probe_that_remembers_is_refused() -> None:
+def test_a_probe_that_remembers_or_whose_loss_reads_theta_is_refused() -> None:
     """It would begin anew after a resume."""
     with small.refused("Remembers changes its attribute _last, with which a resume, or another process"):
         last_row(digits("fedavg", probes=[f"{__name__}:Remembers"]))
+    with pytest.raises(UserError, match=r"^evaluation\.probes: \S*:ReadsTheta reads c\.theta in the loss of c\.grad, "):
+        last_row(digits("fedavg", probes=["tests.probes.test_registry:ReadsTheta"]))
 
 
 class ReadsTheta(Probe):
@@ -256,11 +252,6 @@ class ReadsTheta(Probe):
             return forward(c.x).logits.mean() + c.theta.square().sum()
 
         return {"length": float(c.grad(c.theta, loss).norm())}
-
-
-def test_a_probe_whose_loss_reads_theta_is_named() -> None:
-    with pytest.raises(UserError, match=r"^evaluation\.probes: \S*:ReadsTheta reads c\.theta in the loss of c\.grad, "):
-        last_row(digits("fedavg", probes=["tests.probes.test_registry:ReadsTheta"]))
 
 
 class Disagrees(Probe):

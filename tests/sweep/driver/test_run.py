@@ -96,9 +96,8 @@ def test_a_tune_stage_that_failed_is_no_result(local_ray: None, project: Path) -
     """Of an earlier call with other draws there may be a final stage under the name."""
     tuned = {"name": "tuned", "base": SWEEP["base"], "samples": 1, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
     search = {"grid": {"algorithm": ["tests.plugins:Raises"]}, "search": {"training.lr": {"choice": [0.1, 0.01]}}}
-    with pytest.raises(
-        UserError, match=r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
-    ):
+    said = r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
+    with pytest.raises(UserError, match=said):
         fedray.run_sweep(tuned | search)
 
 

@@ -64,7 +64,7 @@ def quality(lr: float, best: float) -> float:
     return 90 - 10 * math.log10(lr / best) ** 2
 
 
-def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
+def test_the_tune_stage_holds_out_and_stages_have_seeds_of_their_own() -> None:
     """2 methods x 2 partitions x 4 draws x 2 seeds."""
     stage = make_tune_stage(file())
     assert stage.name == "tuned/tune"
@@ -74,6 +74,8 @@ def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
     assert {one.seed for one in runs} == {10, 11}
     assert {one.data.validation.fraction for one in runs if one.data.validation} == {0.2}
     assert all(one.data.validation for one in runs)
+    asked = file(base=FILE["base"] | {"seed": 5}, grid={"partition": ["iid"]})
+    assert {cell.run.seed for cell in make_plan(stages.preview_final_stage(asked)).sheet.cells.values()} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("searcher", ["random", "sobol"])
@@ -112,11 +114,6 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
     assert len({one["training.lr"] for one in choice.study.draws}) == 4
 
 
-def test_a_seed_of_the_base_is_that_of_no_stage() -> None:
-    asked = file(base=FILE["base"] | {"seed": 5}, grid={"partition": ["iid"]})
-    assert {cell.run.seed for cell in make_plan(stages.preview_final_stage(asked)).sheet.cells.values()} == {0, 1, 2}
-
-
 def test_spaces_that_overlap_may_choose_one_cell() -> None:
     """Two cases of one method, each with the best μ in its space."""
     spaces = [{"algorithm.mu": {"choice": [0.1, other]}} for other in (0.2, 0.3)]
@@ -128,9 +125,7 @@ def test_spaces_that_overlap_may_choose_one_cell() -> None:
     assert describe_choices(asked, choices, second).keys() == second.sheet.cells.keys()
 
 
-def test_cells_of_both_stages_count_as_trained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_of_both_stages_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Of two blocks of 4 draws of each method and 1 cell of each, so 20 cells, 10 are to go."""
 
     def drive(plan: Plan) -> int:

@@ -87,19 +87,16 @@ def test_one_method_has_values_of_its_own(case: str) -> None:
     assert all(point.get("model") in (None, {"name": "mlp", "hidden": [8, 8]}) for point in points)
 
 
-def test_the_names_of_methods_that_lack_a_key_are_printed() -> None:
-    grid = {"algorithm": ["fedavg", {"name": "fedsam"}, "fedprox"], "algorithm.rho": [0.1]}
-    (line,) = describe_partial(Sweep.model_validate({"name": "x", "base": {}, "grid": grid}))
-    assert line == "x: algorithm.rho varies for fedsam; without rho: fedavg, fedprox"
-
-
-def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
+def test_what_varies_is_named_key_by_key_and_methods_that_lack_a_key(tmp_path: Path) -> None:
     """The keys of a section that differ; values that all configurations have in common are not named."""
     training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
     path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
     sweep = Sweep.load(path)
     varying = [key for key, varies in find_axes(sweep.keys, iter_points(sweep)).items() if varies]
     assert varying == ["training.rounds", "clients.total", "training.momentum"]
+    grid = {"algorithm": ["fedavg", {"name": "fedsam"}, "fedprox"], "algorithm.rho": [0.1]}
+    (line,) = describe_partial(Sweep.model_validate({"name": "x", "base": {}, "grid": grid}))
+    assert line == "x: algorithm.rho varies for fedsam; without rho: fedavg, fedprox"
 
 
 OTHER = """
