@@ -53,7 +53,7 @@ def fedray(installed: Path, folder: Path, *lines: str) -> str:
     return done.stdout
 
 
-def test_every_file_is_in_the_wheel(installed: Path) -> None:
+def test_every_file_is_in_the_wheel_which_works_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
     for ours, theirs in (("fedray", "fedray"), ("analysis/published", "fedray/published"), ("sweeps", "fedray/sweeps")):
         expected = {
             path.relative_to(REPOSITORY / ours).as_posix()
@@ -62,10 +62,7 @@ def test_every_file_is_in_the_wheel(installed: Path) -> None:
         }
         found = {path.relative_to(installed / theirs).as_posix() for path in (installed / theirs).rglob("*.*")}
         assert expected <= found
-
-
-def test_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
-    """A shipped sweep goes by its name. A global package `analysis` belongs to the user; the wheel holds none."""
+    # A shipped sweep goes by its name. A global package `analysis` belongs to the user; the wheel holds none.
     assert not (installed / "analysis").exists()
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").touch()

@@ -100,12 +100,11 @@ def test_mean_rounds(rounds: int, asked: dict[str, object], plain: tuple[int, ..
     """With every fourth round of 100 and the last: 92, 96, 100. A round with personal tests is an evaluated one; of 98
     rounds 89 to 98 count: 90 is tested either way, and the last."""
     evaluation = Evaluation.model_validate(asked)
-    assert evaluation.list_averaged(rounds) == plain
-    assert evaluation.list_averaged(rounds, personal=True) == personal
+    assert (evaluation.list_averaged(rounds), evaluation.list_averaged(rounds, personal=True)) == (plain, personal)
 
 
 def test_short_runs_are_evaluated_in_every_round_and_rows_without_the_metric_left_out() -> None:
-    """11 rounds: the last ten are 2 to 11. Of 20 rounds 17 to 20 count; personal accuracy is known only in 10 and 20."""
+    """11 rounds: the last ten, 2 to 11. Rounds 17 to 20 of 20 count; personal accuracy is known only in 10 and 20."""
     evaluation = Evaluation()
     assert [t for t in range(1, 8) if evaluation.is_due(t, 7)] == [1, 2, 3, 4, 5, 6, 7]
     assert [t for t in range(1, 12) if evaluation.is_due(t, 11)] == list(range(2, 12))

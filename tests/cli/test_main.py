@@ -118,8 +118,7 @@ def test_a_model_that_cannot_take_the_data_is_refused(folder: Path, call: Call) 
 
 def test_cluster_files_and_presets_are_written_as_they_are(call: Call) -> None:
     """They have no other door in a wheel."""
-    folder = get_sweeps_folder() / "clusters"
-    listed = json.loads(call("list", "clusters", "--json").out)
+    folder, listed = get_sweeps_folder() / "clusters", json.loads(call("list", "clusters", "--json").out)
     assert listed.keys() == {path.name for path in folder.iterdir()} >= {"slurm.sh", "slurm-array.sh", "kuberay.yaml"}
     assert all(text and "\n" not in text for text in listed.values())
     for name in listed:

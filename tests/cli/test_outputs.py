@@ -163,8 +163,7 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
     own.write_text("old")
     with monkeypatch.context() as patch:
         refuse_disk(patch)
-        assert call(*words(line, "folder")).code == 2
-        assert own.read_text() == "old"
+        assert (call(*words(line, "folder")).code, own.read_text()) == (2, "old")
     code, _, err = call(*words(line, "name.pdf"))
     assert (code, list(here.glob("name.pdf*"))) == (2, [])
     assert "found name.pdf; a folder is required, for files such as " in err

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -239,10 +240,7 @@ def test_rm_leaves_what_another_sweep_shares(store: Tracker, monkeypatch: pytest
 
 def test_an_end_of_file_that_no_prompt_meets_is_shown(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """typer takes it for the user's: there was no line at all, and exit code 130."""
-
-    def cut() -> None:
-        raise EOFError("a file is cut off")
-
+    cut = Mock(side_effect=EOFError("a file is cut off"))
     monkeypatch.setattr("fedray.sweep.storage.find_started_sweeps", cut)
     code, _, err = call("status")
     assert (code, err.splitlines()[-1]) == (1, "EOFError: a file is cut off")
@@ -351,8 +349,7 @@ def test_clean_never_touches_what_runs_nor_by_name_another_sweep(store: Tracker,
         code, out, _ = call("clean", "sweep", "--yes")
         assert (code, mine.exists(), others.exists()) == (0, True, True)
         assert out.splitlines()[-1] == "0 B removed in 0 folders"
-    assert call("clean", "sweep", "--yes").code == 0
-    assert (mine.exists(), others.exists()) == (False, True)
+    assert (call("clean", "sweep", "--yes").code, (mine.exists(), others.exists())) == (0, (False, True))
     assert call("clean", "--yes").code == 0
     assert not others.exists()
 
@@ -394,8 +391,7 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
         view = json.loads(store.client.get_experiment(store.experiment).tags[f"mlflow.sharedViewState.{sweep}"])
         return {run.data.tags["fedray.cell"] for run in search(store.client, store.experiment, view["searchFilter"])}
 
-    assert shown("sweep") == {one["hash"] for one in cells[:3]}
-    assert shown("of/others") == {cells[1]["hash"]}
+    assert (shown("sweep"), shown("of/others")) == ({one["hash"] for one in cells[:3]}, {cells[1]["hash"]})
     write(store, [cells[0], cells[3]], [None, 80])
     marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
     assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
@@ -493,8 +489,7 @@ def test_runs_of_others_enter_nothing_and_stay(store: Tracker, call: Call) -> No
     before = [call(*command).out for command in commands]
     foreign = store.client.create_run(store.experiment, run_name=cells[0]["label"]).info.run_id
     store.client.log_metric(foreign, "summary/last10_test_accuracy", 99.0, step=1)
-    assert [call(*command).out for command in commands] == before
-    assert call("rm", foreign, "--yes").code == 2
+    assert ([call(*command).out for command in commands], call("rm", foreign, "--yes").code) == (before, 2)
     assert call("rm", "sweep", "--yes").out.endswith("sweep: 3 runs deleted\n")
     assert store.client.get_run(foreign).info.lifecycle_stage == "active"
 

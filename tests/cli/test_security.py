@@ -73,9 +73,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 # Files of strangers
 
 
-def test_a_pickled_batch_runs_nothing_and_one_as_python_2_wrote_it_is_read(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickled_batch_runs_nothing_and_one_of_python_2_is_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even with a correct checksum: the batch is what the pickle says, an object among the arrays."""
     files.cifar(here / "data", monkeypatch, "CIFAR10")
     path = here / "data" / "cifar-10-batches-py" / "data_batch_2"
@@ -386,8 +384,7 @@ def test_the_ui_gets_the_address_unseen(here: Path, ui: Started, monkeypatch: py
     call("ui", "--port", "5999")
     call("ui", "--port", "5999", "--host", "127.0.0.2")
     (_, words, environment), (_, told, _) = ui.servers
-    assert words[words.index("--host") + 1] == "127.0.0.1"
-    assert told[told.index("--host") + 1] == "127.0.0.2"
+    assert (words[words.index("--host") + 1], told[told.index("--host") + 1]) == ("127.0.0.1", "127.0.0.2")
     assert not secret_in(" ".join(words))
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI.replace("http:", "postgresql:")
     assert environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == "proxy.example", "names that the user allows stay"

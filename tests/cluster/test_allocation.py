@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -63,12 +64,10 @@ def test_the_next_share(free: int, left: int, running: list[tuple[float, int]], 
 
 def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     """A cohort of 2: waiting 1 s for two more actors would not make it faster."""
-    assert allocate(4, 1, [], UNKNOWN, most=2) == 2
-    assert allocate(2, 1, [(1, 2)], 100, most=2) == 2
+    assert (allocate(4, 1, [], UNKNOWN, most=2), allocate(2, 1, [(1, 2)], 100, most=2)) == (2, 2)
     base = AUTO | {"algorithm": "fedavg"}
     assert RunConfig.parse(base).clients.largest_cohort == 3
-    cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
-    training = AUTO["training"] | {"rounds": 2}
+    cohorts, training = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}, AUTO["training"] | {"rounds": 2}
     assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
@@ -91,8 +90,7 @@ def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None
     """Eight CPUs, all held by eight cells: the ninth is handed out while more than eight have not begun."""
     shares, run = ActorAllocator(None), RunConfig.parse(AUTO | {"algorithm": "fedavg"})
     cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(10)]
-    assert [shares.give(cell, 20) for cell in cells[:9]] == [1] * 9
-    assert shares.give(cells[9], 9) == 1
+    assert ([shares.give(cell, 20) for cell in cells[:9]], shares.give(cells[9], 9)) == ([1] * 9, 1)
     assert shares.give(cells[9], 8) == 0
 
 
@@ -121,11 +119,8 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
 
 def test_a_run_goes_on_where_no_ray_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Here any run pays."""
-
-    def refuse(*_: Any) -> None:
-        raise UserError("no room in /dev/shm")
-
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
+    refuse = Mock(side_effect=UserError("no room in /dev/shm"))
     monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
     monkeypatch.setattr("fedray.sweep.single.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one

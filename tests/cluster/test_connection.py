@@ -269,9 +269,7 @@ def test_a_trial_has_the_attribute(name: str) -> None:
     refuse_missing(Trial("nothing", stub=True), name, f"Trial.{name}")
 
 
-def test_a_process_that_ended_for_memory_died_and_what_ended_a_trial_is_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_ended_a_trial_is_known_also_for_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tune tells the trial, which it then restarts; without the change it raises RuntimeError, and the sweep ends."""
     monkeypatch.setattr(RayActorManager, "_actor_task_failed", RayActorManager._actor_task_failed)
     restart_trials_killed_for_memory()

@@ -200,9 +200,7 @@ def test_the_same_numbers_where_states_stay(method: str, staying: dict[int, RayB
         assert small.outcome(resumed) == expected
 
 
-def test_states_survive_the_actors_that_computed_them_and_a_full_disk_is_the_same_error(
-    staying: dict[int, RayBackend], tmp_path: Path
-) -> None:
+def test_states_survive_their_actors_a_full_disk_is_an_error(staying: dict[int, RayBackend], tmp_path: Path) -> None:
     """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
     built, backend = keeping("scaffold"), staying[1]
     running = Simulation(built, backend)
@@ -262,8 +260,7 @@ def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend
 def test_two_actors_share_a_gpu_and_a_third_is_refused(local_ray: None) -> None:
     """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
     shared = {"actors": 2, "cpus_per_actor": 0.5, "gpus_per_actor": 0.5, "device": "cpu"}
-    settings = config("fedavg").resolve() | {"runtime": shared}
-    backend = RayBackend(Runtime(**shared))
+    settings, backend = config("fedavg").resolve() | {"runtime": shared}, RayBackend(Runtime(**shared))
     try:
         there = run(Problem.build(RunConfig.parse(settings)), backend).summary()
         free = ray.available_resources().get("GPU", 0.0)

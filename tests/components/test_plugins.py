@@ -504,9 +504,7 @@ def test_another_process_imports_what_its_call_has_read(change: str, folder: Pat
     assert sources.list_held() == {}, "the call is over"
 
 
-def test_a_plug_in_alone_has_the_digest_of_its_source_and_other_packages_are_not_followed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_is_of_the_source_without_other_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells of such plug-ins keep their hashes: SHA-256 of the text. Libraries are not followed."""
     source = "import json, numpy as np\nfrom fedray.common import rng\nfrom torch import Tensor\nX = 1\n"
     write(folder, {"lone.py": source})

@@ -30,9 +30,7 @@ def identity(**sections: Any) -> dict[str, Any]:
     return RunConfig.parse(LEAST | sections).make_identity("d")
 
 
-def test_what_is_beyond_the_defaults_enters_and_data_and_an_initial_model_by_their_content(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_beyond_the_defaults_and_contents_enter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fedray.config.run.NUMERICS", 7)
     assert identity() == {
         "numerics": 7,

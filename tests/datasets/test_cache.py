@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -106,10 +107,7 @@ def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monke
     """Root can read files that are closed to others, so the refusal is simulated here."""
     cache_arrays("d", "1", [source], counting({"a": np.zeros(2)})[0])
     (made,) = (source.parent / ".fedray-cache").iterdir()
-
-    def closed(path: Path) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
+    closed = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(made)))
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", closed)
         said = rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"

@@ -176,8 +176,7 @@ def test_shakespeare_by_words(root: Path) -> None:
     for i, (x, y) in enumerate(zip(data.x_train, data.y_train, strict=True)):
         assert [*x, y] == expected[i : i + 11]
     np.testing.assert_array_equal(data.x_test[:8], data.x_train)
-    assert data.client_test.tolist() == [0] * 8 + [1] * 8
-    assert load("shakespeare").num_classes == 80
+    assert (data.client_test.tolist(), load("shakespeare").num_classes) == ([0] * 8 + [1] * 8, 80)
 
 
 def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> None:
@@ -199,8 +198,7 @@ def test_fed_isic2019(root: Path) -> None:
     assert np.abs(data.x_train.astype(int) - 200).max() < 40  # JPEG
     assert np.abs(data.x_train.astype(int) - 200).mean() < 2
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([0, 1, 2], [3], 8)
-    assert data.client_train.tolist() == [0, 1, 0]
-    assert load("fed_isic2019", size=100).input_shape == (3, 100, 100)
+    assert (data.client_train.tolist(), load("fed_isic2019", size=100).input_shape) == ([0, 1, 0], (3, 100, 100))
 
 
 def test_options_beside_a_preset(root: Path) -> None:

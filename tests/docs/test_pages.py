@@ -103,13 +103,6 @@ def test_the_page_of_methods_has_the_table_of_its_archive(shell: dict[str, str],
     assert "\n".join(printed[28:]) in page
 
 
-def test_every_yaml_fence_can_be_read() -> None:
-    for page in DOCS.glob("*.md"):
-        for language, content in fences(page.stem):
-            if language == "yaml":
-                assert isinstance(yaml.safe_load(content), dict), f"{page.name}: {content}"
-
-
 def test_every_section_of_a_sweep_file_is_accepted_and_every_key_has_one(tmp_path: Path) -> None:
     """Each fence of the page, on top of the page's first file, with the sections that it needs."""
     first, *others = [yaml.safe_load(content) for language, content in fences("sweep-file") if language == "yaml"]
@@ -136,8 +129,11 @@ def test_every_section_of_a_sweep_file_is_accepted_and_every_key_has_one(tmp_pat
     assert set(headings) == {*Sweep.model_fields, EXTENDS}
 
 
-def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
+def test_every_page_is_in_the_navigation_its_links_lead_somewhere_and_its_yaml_can_be_read() -> None:
     for page in DOCS.glob("*.md"):
+        for language, content in fences(page.stem):
+            if language == "yaml":
+                assert isinstance(yaml.safe_load(content), dict), f"{page.name}: {content}"
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith(("http", "#", "mailto")):
                 assert (DOCS / target.partition("#")[0]).exists(), f"{page.name}: {target}"
@@ -285,8 +281,7 @@ def test_every_method_is_described(name: str) -> None:
 @pytest.mark.slow
 def test_every_sweep_has_its_cells_and_a_cost() -> None:
     """Cells as they are counted against the papers; only LEAF's data (table 11) have no published size."""
-    assert set(list_names()) == set(CELLS) | NO_TABLES
-    assert {name: count_cells(name)[0] for name in CELLS} == CELLS
+    assert (set(list_names()), {name: count_cells(name)[0] for name in CELLS}) == (set(CELLS) | NO_TABLES, CELLS)
     assert [name for name in list_names() if sum_hours(name) is None] == ["fedgela/table11"]
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if re.match(r"\| `fed\w+/", line)]

@@ -76,8 +76,7 @@ def test_options_and_other_passes(options: dict[str, object], expected: Cost) ->
 def test_every_method_can_be_measured_with_what_it_sends_beside_or_instead_of_a_model() -> None:
     """Every method that is not in the table above sends and receives at least what it shares, and differentiates."""
     for name in ALGORITHMS.keys() - COSTS.keys():
-        found = measure_cost(algorithm(name))
-        least = 1 if ALGORITHMS[name].shares == "all" else 0.01
+        found, least = measure_cost(algorithm(name)), 1 if ALGORITHMS[name].shares == "all" else 0.01
         assert found.down >= least
         assert found.up >= least
         assert found.gradients >= 1

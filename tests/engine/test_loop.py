@@ -244,8 +244,7 @@ def test_the_hash_of_the_frozen_weights() -> None:
 def test_a_checkpoint_of_other_weights_is_refused(other: dict[str, Any], line: str, tmp_path: Path) -> None:
     """As another version of PyTorch would draw them, or an older fedray kept them in theta."""
     Checkpoints(tmp_path).save(run(problem({**WIDE, "freeze": ["body"]}), InlineBackend()).state)
-    state = Checkpoints(tmp_path).load()
-    model = {**WIDE, "freeze": other.get("freeze", ["body"])}
+    state, model = Checkpoints(tmp_path).load(), {**WIDE, "freeze": other.get("freeze", ["body"])}
     with pytest.raises(UserError, match=line):
         Simulation(problem(model, seed=other.get("seed", 0)), InlineBackend()).restore(state)
 
@@ -254,8 +253,7 @@ def test_a_checkpoint_of_other_weights_is_refused(other: dict[str, Any], line: s
 def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None:
     """All weights, by the model's names, and their hashes; it answers as the run's model was tested."""
     result = run(problem({**WIDE, **options}), InlineBackend())
-    saved = load_file(result.save(tmp_path / "m.safetensors"))
-    network = result.problem.build_network("cpu")
+    saved, network = load_file(result.save(tmp_path / "m.safetensors")), result.problem.build_network("cpu")
     assert all(torch.equal(saved[name], tensor) for name, tensor in network.frozen.items())
     assert all(torch.equal(saved[name], view) for name, view in result.layout.views(result.theta).items())
     assert saved.keys() == network.frozen.keys() | set(network.layout.names)

@@ -83,8 +83,7 @@ def test_frozen_layers_stay_in_evaluation_mode() -> None:
         network.train(mode)
         modes = [layer.training for layer in (module[0], module[1][1], module[2], module[3])]
         assert modes == [False, False, mode, mode]
-    still = {name: tensor.clone() for name, tensor in network.frozen.items()}
-    before = network.buffers.clone()
+    still, before = {name: tensor.clone() for name, tensor in network.frozen.items()}, network.buffers.clone()
     network(torch.randn(8, 4) + 3)
     assert (network.buffers[[0, 1, 8, 9]] != before[[0, 1, 8, 9]]).all()
     assert len(still) == 2 + 2 + 4, "weights and biases, means and variances"
@@ -231,8 +230,7 @@ def test_the_update_of_a_layer_and_dropout_of_its_input() -> None:
         found.lora_A.copy_(torch.eye(4))
         found.lora_B.copy_(torch.eye(4))
         output = found(torch.ones(1000, 4))
-        assert set(output.unique().tolist()) == {0.0, 2.0}
-        assert float(output.mean()) == pytest.approx(1, abs=0.1)
+        assert (set(output.unique().tolist()), float(output.mean())) == ({0.0, 2.0}, pytest.approx(1, abs=0.1))
         assert (found.eval()(torch.ones(1000, 4)) == 1).all()
 
 

@@ -56,8 +56,7 @@ def remember(model: Any, h: Tensor) -> Tensor:
     return result
 
 
-Dropped = vary(lambda model, h: nn.functional.dropout(h, 0.5, model.training))
-OwnAutocast = vary(cast)
+Dropped, OwnAutocast = vary(lambda model, h: nn.functional.dropout(h, 0.5, model.training)), vary(cast)
 MOVING = {
     "a counter": vary(count, passes=0),
     "a tensor": vary(remember, last=0.0),

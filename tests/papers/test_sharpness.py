@@ -177,8 +177,7 @@ def test_fedsols_toy_example_ends_where_it_should(tmp_path: Path, capsys: pytest
 
 
 def landscape(module: nn.Module, x: np.ndarray, y: np.ndarray, network: Network | None = None) -> sharpness.Landscape:
-    network = network or Network(module)
-    data = Dataset("made", x, y, x, y, int(y.max()) + 1)
+    network, data = network or Network(module), Dataset("made", x, y, x, y, int(y.max()) + 1)
     return sharpness.Landscape(network, network.buffers.clone(), Samples(x, y, data, "cpu"), np.arange(len(y)))
 
 
@@ -246,8 +245,7 @@ def test_products_are_differences_of_gradients(name: str) -> None:
     v /= torch.linalg.vector_norm(v)
     product = found.multiply_hessian(theta, v)
 
-    double = module.double()
-    inputs = found.samples.make_batch(np.arange(4))[0]
+    double, inputs = module.double(), found.samples.make_batch(np.arange(4))[0]
 
     def gradient(at: Tensor) -> Tensor:
         with torch.no_grad():

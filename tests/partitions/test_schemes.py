@@ -315,7 +315,7 @@ def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -
         assert len(set(drawn)) > 1
 
 
-def test_heterogeneity_by_hand_and_the_same_sample_of_many_clients() -> None:
+def test_heterogeneity_by_hand_of_many_clients_and_as_a_heatmap() -> None:
     """Clients (4, 0), (2, 2), (0, 0), (0, 8).
 
     Held classes 1, 2, 1: mean 4/3. Sizes of the three that hold something 4, 4, 8: median 4, upper quartile 6.
@@ -332,9 +332,6 @@ def test_heterogeneity_by_hand_and_the_same_sample_of_many_clients() -> None:
     assert first == measure_heterogeneity(counts)
     assert first["mean_tv"] == pytest.approx(0.5, abs=0.02)
     assert (first["empty_clients"], first["mean_classes"]) == (0, pytest.approx(5001 / 5000))
-
-
-def test_heatmap_holds_the_transposed_counts() -> None:
     counts = np.arange(6200).reshape(100, 62)
     figure = draw_heatmap(counts, title="t")
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts.T)
@@ -356,8 +353,7 @@ def test_how_many_samples_of_which_class_are_held_out() -> None:
     """10 of 60 + 30 + 10: 6, 3, 1. 4 of 5 + 3 + 2: 2.0, 1.2, 0.8, so 2, 1 and the one left goes to the last class."""
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     drawn = draw_stratified(labels, 10, np.random.default_rng(0))
-    assert Counter(labels[drawn].tolist()) == {0: 6, 1: 3, 2: 1}
-    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    assert (Counter(labels[drawn].tolist()), drawn.tolist()) == ({0: 6, 1: 3, 2: 1}, sorted(set(drawn.tolist())))
     labels = np.repeat([0, 1, 2], [5, 3, 2])
     for seed in range(20):
         drawn = draw_stratified(labels, 4, np.random.default_rng(seed))
@@ -371,8 +367,7 @@ def test_how_many_samples_of_which_class_are_held_out() -> None:
 
 def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
     """Shards of 40, 10, 4, 1 and 0 samples at 0.1: 4, 1, 0 (0.4), 0, 0. At 0.9 of 4: 3.6 is 4, and 3 leave one."""
-    shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum([40, 10, 4, 1, 0])]))
-    labels = np.arange(55) % 5
+    shards, labels = Shards(np.arange(55), np.concatenate([[0], np.cumsum([40, 10, 4, 1, 0])])), np.arange(55) % 5
     left, held = hold_out(shards, labels, partial(_count, 0.1), seed=3)
     assert (held.sizes.tolist(), left.sizes.tolist()) == ([4, 1, 0, 0, 0], [36, 9, 4, 1, 0])
     for client in range(5):
@@ -495,8 +490,7 @@ def test_a_file_is_for_its_own_data_set_and_labels(tmp_path: Path) -> None:
     # Two labels change places: equal sizes, another digest. Without the digest only sizes are compared.
     first = problem(0.5, clients=6)
     (tmp_path / "split.npz").write_bytes(first.pack_split())
-    of_file = {"name": "file", "path": str(tmp_path / "split.npz")}
-    labels = first.data.y_train.copy()
+    of_file, labels = {"name": "file", "path": str(tmp_path / "split.npz")}, first.data.y_train.copy()
     other = int(np.flatnonzero(labels != labels[0])[0])
     labels[[0, other]] = labels[[other, 0]]
     changed = replace(first.data, y_train=labels)

@@ -84,8 +84,7 @@ def simulate(*probes: Any) -> dict[str, float]:
 
 def test_angles_of_one_client() -> None:
     """The mean over four clients is the mean of each alone; a client that takes no part has no angle."""
-    name = "angle_classifier_existing"
-    each = [simulate({"name": "angles", "client": i}) for i in range(4)]
+    name, each = "angle_classifier_existing", [simulate({"name": "angles", "client": i}) for i in range(4)]
     assert simulate("angles")[name] == pytest.approx(np.mean([row[name] for row in each]), rel=1e-6)
     assert (len({row[name] for row in each}), {row[f"{name}_std"] for row in each}) == (4, {0.0})
     assert len({row[f"global_{name}"] for row in each}) > 1

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -97,8 +98,7 @@ def test_drift_is_of_what_is_shared() -> None:
     row = last_row(with_probes(quadratic.problem(rounds_personal.fedbn()), ["drift"]))
     assert row["drift"] == pytest.approx(math.sqrt(2) / 8)
     assert row["drift_std"] == pytest.approx(math.sqrt(2) / 24, rel=1e-5)
-    assert row["drift_between"] == pytest.approx(math.sqrt(2) / 4)
-    assert row["divergence"] == pytest.approx(1 / 32)
+    assert (row["drift_between"], row["divergence"]) == (pytest.approx(math.sqrt(2) / 4), pytest.approx(1 / 32))
 
 
 def test_drift_between_is_that_over_all_pairs_whoever_answers_first() -> None:
@@ -115,8 +115,7 @@ def test_drift_between_is_that_over_all_pairs_whoever_answers_first() -> None:
     assert measure_drift_between({0: 1.0, 3: 1.0}, {0: 0.0, 3: 1.0}, u[0]) == {}, "one client has all the weight"
     assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
     # Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not.
-    weights = dict.fromkeys(range(3), 1 / 3)
-    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
+    weights, lengths = dict.fromkeys(range(3), 1 / 3), {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
     update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
     values = {
         measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
@@ -154,8 +153,7 @@ def test_radii_by_hand() -> None:
     for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
         method, training = {"name": "fedsol@forms", "lambda_norm": norm}, {"local_epochs": None, "local_steps": 1}
         row = last_row(with_probes(quadratic.problem(quadratic.Case(method, {}, training=training)), ["lambda"]))
-        assert row["lambda_point"] == pytest.approx(mean)
-        assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)
+        assert (row["lambda_point"], row["lambda_point_std"]) == (pytest.approx(mean), pytest.approx(0, abs=1e-7))
 
 
 def test_proximal_by_hand() -> None:
@@ -246,15 +244,10 @@ def test_a_probe_does_not_depend_on_the_others() -> None:
 
 
 def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds: list[int] = []
-    probe_client = train.probe_client
-
-    def counted(probes: Any, c: Any, *rest: Any) -> dict[str, float]:
-        rounds.append(c._round + 1)
-        return probe_client(probes, c, *rest)
-
-    monkeypatch.setattr(train, "probe_client", counted)
+    probing = Mock(wraps=train.probe_client)
+    monkeypatch.setattr(train, "probe_client", probing)
     result = run(digits("fedavg", probes=["drift"], every=2, rounds=5), InlineBackend())
+    rounds = [call.args[1]._round + 1 for call in probing.call_args_list]
     assert (rounds, [row["round"] for row in result.history]) == ([2, 2, 2, 4, 4, 4, 5, 5, 5], [2, 4, 5])
     assert all("drift" in row for row in result.history)
 

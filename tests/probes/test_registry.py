@@ -55,8 +55,7 @@ def test_an_own_probe_measures_clients_the_test_set_and_the_round_and_its_draws_
     cohort = draw_cohort(problem.config, problem.split.train.sizes, problem.config.training.rounds - 1)
     n = len(problem.data.y_test)
     assert row["shard"] == pytest.approx(float(np.mean([len(problem.split.train[i]) for i in cohort])))
-    assert (row["tested"], row["tested_std"], row["cohort"]) == (n, 0, 3)
-    assert row["counted"] == n
+    assert (row["tested"], row["tested_std"], row["cohort"], row["counted"]) == (n, 0, 3, n)
     assert "drift_between" in row
     asked = digits("fedavg", probes=["tests.probes.test_registry:Guesses"])
     first, second = ([row["guess"] for row in run(asked, InlineBackend()).history] for _ in range(2))
@@ -134,8 +133,7 @@ def test_every_metric_of_a_run_is_declared() -> None:
     personal = {"every": 1, "epochs": [0, 1], "train": True}
     evaluation = {"train": True, "auc": True, "personal": personal, "probes": EVERY_PROBE}
     data = {"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}}
-    clients = {"total": 6, "per_round": 3, "unseen": 2}
-    training = {"rounds": 1, "local_epochs": 1, "batch_size": 20}
+    clients, training = {"total": 6, "per_round": 3, "unseen": 2}, {"rounds": 1, "local_epochs": 1, "batch_size": 20}
     problem = small.problem("fedsol", clients, data=data, training=training, evaluation=evaluation)
     record = run(problem, InlineBackend()).record()
     logged = {name for row in record.history for name in row} | record.totals.keys()

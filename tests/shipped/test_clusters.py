@@ -223,6 +223,5 @@ def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "on_slurm: 2 finished" in done.stdout
-    assert {run.data.tags["fedray.status"] for run in cells()} == {"finished"}
-    assert len(cells()) == 2
+    assert ({run.data.tags["fedray.status"] for run in cells()}, len(cells())) == ({"finished"}, 2)
     assert calls.read_text().count("requeue") == 1

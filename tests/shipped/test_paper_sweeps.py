@@ -18,8 +18,7 @@ from fedray.sweep.draws import iter_points
 from fedray.sweep.points import with_key
 from fedray.sweep.sweep import Sweep
 
-SWEEPS = Path(__file__).parents[2] / "sweeps"
-PAPER_FOLDERS = ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")
+SWEEPS, PAPER_FOLDERS = Path(__file__).parents[2] / "sweeps", ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")
 NO_TABLES = {"fedsol/mnist_causes", "fedsol/mnist_column", "fedgela/pcdd_smoke"}
 """A column of a table to be run to the end, and a small comparison on digits."""
 SEEDS = 3

@@ -136,8 +136,7 @@ def test_lists_as_domain_net_publishes_them(root: Path) -> None:
     assert data.client_test.tolist() == [0, 0, 1, 1]
     picture(root / "net/clipart/zebra/0.png", (1, 1, 1))
     chosen = load("domains", path=str(root / "net"), size=8, classes=["dog", "cat"])
-    assert chosen.num_classes == 2
-    assert chosen.x_train[chosen.y_train == 0][0, :, 0, 0].tolist() == list(COLOURS["dog"])
+    assert (chosen.num_classes, chosen.x_train[chosen.y_train == 0][0, :, 0, 0].tolist()) == (2, list(COLOURS["dog"]))
 
 
 def wrong_domains(root: Path) -> None:

@@ -286,8 +286,7 @@ def test_a_full_disk(file: str, simulation: Simulation, tmp_path: Path, monkeypa
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store.save(state)
-    assert {path.name for path in tmp_path.iterdir()} == before
-    assert Checkpoints(tmp_path).load().digest() == digest
+    assert ({path.name for path in tmp_path.iterdir()}, Checkpoints(tmp_path).load().digest()) == (before, digest)
     monkeypatch.undo()
     store.save(state)
     assert Checkpoints(tmp_path).load().digest() == state.digest()
@@ -331,13 +330,11 @@ def test_a_killed_run_that_goes_on_has_no_row_twice_and_lacks_none(tmp_path: Pat
     assert next(states).round == 3
     assert [row["round"] for row in rows(tmp_path)] == [2], "what the checkpoint holds, before a round is made"
     last = list(states)[-1]
-    assert [row["round"] for row in rows(tmp_path)] == [2, 4, 6, 7]
-    assert rows(tmp_path) == last.history
+    assert ([row["round"] for row in rows(tmp_path)], rows(tmp_path)) == ([2, 4, 6, 7], last.history)
 
 
 def test_a_run_that_falls_back_takes_its_rows_back(tmp_path: Path) -> None:
-    file = RowFile(tmp_path)
-    history = [{"round": t, "test_accuracy": 10.0 * t} for t in range(1, 6)]
+    file, history = RowFile(tmp_path), [{"round": t, "test_accuracy": 10.0 * t} for t in range(1, 6)]
     for length in (1, 2, 3, 4, 2, 3, 4, 5):
         file.follow(history[:length])
         assert rows(tmp_path) == history[:length]

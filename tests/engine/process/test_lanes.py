@@ -88,21 +88,22 @@ def get_worker(running: Simulation) -> Worker:
     return worker
 
 
-def open_lanes(running: Simulation, count: int | None, records: bool = False, memory: Any = None) -> Lanes | None:
-    """Let a run train in lanes, with recordings if asked for."""
+def open_lanes(
+    count: int | None, algorithm: Any = "fedavg", records: bool = False, memory: Any = None, **options: Any
+) -> tuple[Simulation, Lanes]:
+    """A run that trains in lanes, with recordings if asked for."""
+    running = small.simulation(algorithm, **OPTIONS | options)
     worker = get_worker(running)
     if records:
         worker.record = record_calls
         record_calls(worker.network)
     worker.open_lanes(count, memory)
-    return worker.lanes
+    return running, worker.lanes  # type: ignore[return-value]
 
 
 def in_lanes(count: int, algorithm: Any = "fedavg", records: bool = False, **options: Any) -> Any:
     """What a run leaves: hashes and rows."""
-    running = small.simulation(algorithm, **OPTIONS | options)
-    open_lanes(running, count, records)
-    return small.outcome(running)
+    return small.outcome(open_lanes(count, algorithm, records, **options)[0])
 
 
 @pytest.mark.parametrize("name", COVER)
@@ -122,8 +123,8 @@ def test_draws_of_numpy_and_python_belong_to_a_lane() -> None:
 
 
 def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
-    running = small.simulation({"name": Failing}, **OPTIONS)
-    opened, before = open_lanes(running, 3), torch.get_rng_state()
+    running, opened = open_lanes(3, {"name": Failing})
+    before = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
         running.step()
     assert torch.equal(torch.get_rng_state(), before)
@@ -141,14 +142,12 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
 
         return run
 
-    running = small.simulation(**OPTIONS)
-    opened = open_lanes(running, 4)
+    running, opened = open_lanes(4)
     monkeypatch.setattr(Lane, "advance", advance_in(1))
     assert (small.outcome(running), len(opened.lanes)) == (alone, 1)
     assert "runtime.lanes: out of memory with 4" in caplog.text
     assert "now there are 1" in caplog.text
-    running = small.simulation(**OPTIONS)
-    opened = open_lanes(running, 2)
+    running, opened = open_lanes(2)
     monkeypatch.setattr(Lane, "advance", advance_in(0))
     with pytest.raises(UserError, match=r"client \d+ \(\d+ samples\): out of memory: .*lower training\.batch_size"):
         running.step()
@@ -157,15 +156,14 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(("free", "count"), [(0, 1), (125, 2), (10_000, lanes.MOST)])
 def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) -> None:
     """It takes 100 bytes, and 0.8 of the free ones are for lanes."""
-    running, held = small.simulation(**OPTIONS), iter([50, 150])
-    opened = open_lanes(running, None, memory=lambda: (next(held), free))
+    held = iter([50, 150])
+    running, opened = open_lanes(None, memory=lambda: (next(held), free))
     running.step()
     assert len(opened.lanes) == count
 
 
 def test_lanes_share_what_is_frozen() -> None:
-    running = small.simulation(**OPTIONS | {"model": {"name": "mlp", "hidden": [12, 12], "freeze": ["1"]}})
-    opened = open_lanes(running, 2)
+    running, opened = open_lanes(2, model={"name": "mlp", "hidden": [12, 12], "freeze": ["1"]})
     running.step()
     first, second = (lane.network for lane in opened.lanes)
     assert first.frozen
@@ -174,8 +172,7 @@ def test_lanes_share_what_is_frozen() -> None:
 
 
 def test_measured_clients_train_alone_and_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    running = small.simulation(**OPTIONS | {"evaluation": {"probes": ["drift"], "every": 1}})
-    opened = open_lanes(running, 3)
+    running, opened = open_lanes(3, evaluation={"probes": ["drift"], "every": 1})
     running.step()
     assert any("drift" in row for row in running.state.history[-1])
     assert len(opened.lanes) == 1
@@ -282,8 +279,7 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
 
     The share ends with one wait, for losses, checks and sums together; nothing makes the process wait before it,
     once the positions of the model's parts are known. Without stacks: the first one is compared with lone training."""
-    backend = ResidentBackend()
-    training = {"rounds": 4, "batch_size": 64, "local_epochs": 2}
+    backend, training = ResidentBackend(), {"rounds": 4, "batch_size": 64, "local_epochs": 2}
     running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)
     waits, met, train = Waits(), set[int](), backend.train
 

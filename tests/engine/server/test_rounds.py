@@ -60,7 +60,7 @@ def test_a_key_is_the_beginning_of_a_hash_and_cohorts_are_keyed_by_round_and_att
     assert len(drawn) > 2
 
 
-def test_the_keys_of_a_run(drawn: list[Key]) -> None:
+def test_the_keys_of_a_run_and_of_a_model_that_counts_as_trained(drawn: list[Key]) -> None:
     """Clients 0, 2 in round 0 and 1, 2 in round 1; after it all three are fine-tuned, with draws of their own."""
     run(Problem.build(config()), InlineBackend())
     cohorts = [(0, i) for i in (0, 2)] + [(1, i) for i in (1, 2)]
@@ -71,10 +71,8 @@ def test_the_keys_of_a_run(drawn: list[Key]) -> None:
     local = {(7, purpose, t, i) for purpose in ("shuffle", "augment", "torch") for t, i in cohorts}
     tuned = {(7, f"personal {purpose}", 1, i) for purpose in ("shuffle", "augment", "torch") for i in range(3)}
     assert set(drawn) == split | start | server | local | tuned
-
-
-def test_a_model_that_counts_as_trained_is_trained_with_draws_of_its_own(drawn: list[Key]) -> None:
-    """FedGELA's: the local training of another round."""
+    drawn.clear()
+    # FedGELA's: the local training of another round.
     run(Problem.build(config(algorithm="fedgela", model={"name": "mlp", "hidden": [10]})), InlineBackend())
     assert {key for key in drawn if key[1] == "personal shuffle"} == {(7, "personal shuffle", 1, i) for i in range(3)}
     assert {key for key in drawn if key[1] == "shuffle"} == {(7, "shuffle", t, i) for t in (0, 1) for i in (t, 2)}

@@ -124,8 +124,7 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     """Its v starts at x⁰ and takes the steps of a round of E epochs, as if the client were in the cohort then."""
     running, here = worker(problem({"name": "ditto", "lam": 0.5}))
     task, broadcast = ClientTask(5, 1.0, Vectors()), running._make_personal_broadcast(2)
-    c = here.trainer.personalise(broadcast, task, 1, newcomer=True)
-    first = here.network.initial
+    c, first = here.trainer.personalise(broadcast, task, 1, newcomer=True), here.network.initial
     assert torch.equal(here.trainer.start(broadcast, task).theta, running.state.theta)
     assert not torch.equal(c.theta, first)
     assert not torch.equal(c.theta, running.state.theta)

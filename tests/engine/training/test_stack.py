@@ -5,6 +5,7 @@ Every expected number of a stack comes from the same run with `runtime.stack: 1`
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -135,18 +136,12 @@ def test_no_bit_changes(name: str, made: list[int], lines: Lines) -> None:
 
 def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
     """Their products run another loop of PyTorch. Some shard has 5 k + 1 samples, so its last batch has one."""
-    sizes: set[int] = set()
-    compute = stack.compute_gradients
-
-    def seen(layers: Any, shapes: Any, theta: Tensor, x: Tensor, y: Tensor) -> Any:
-        sizes.add(y.shape[1])
-        return compute(layers, shapes, theta, x, y)
-
+    seen = Mock(wraps=stack.compute_gradients)
     monkeypatch.setattr(stack, "compute_gradients", seen)
     assert 1 in small.problem("fedavg", (24, 24), 12, 0.1).split.train.sizes % 5
     few = {"batch_size": 5}
     assert outcome("fedavg", 24, training=few) == outcome("fedavg", 1, training=few)
-    assert sizes == {2, 3, 4, 5}
+    assert {call.args[-1].shape[1] for call in seen.call_args_list} == {2, 3, 4, 5}
     assert made
 
 
@@ -303,8 +298,7 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
         assert torch.equal(x, alone_x)
         assert torch.equal(y, alone_y)
         assert x.is_contiguous()
-        assert x.data_ptr() % ALIGNED == 0
-        assert x[0].numel() * x.element_size() == samples.input_bytes
+        assert (x.data_ptr() % ALIGNED, x[0].numel() * x.element_size()) == (0, samples.input_bytes)
 
 
 def test_a_method_may_write_into_its_batch() -> None:
@@ -321,8 +315,7 @@ def test_a_method_may_write_into_its_batch() -> None:
 
 def draw(sizes: Sequence[int], samples: Samples | None, **training: Any) -> list[tuple[int, Drawn | None]]:
     """Draw ahead for clients that hold that many samples, of a set that repeats 40."""
-    shards = Shards.from_lists([np.arange(n) % 40 for n in sizes])
-    none = torch.zeros(0)
+    shards, none = Shards.from_lists([np.arange(n) % 40 for n in sizes]), torch.zeros(0)
     broadcast = Broadcast(round=2, lr=0.1, theta=none, buffers=none, message=Vectors(), cohort=len(sizes))
     tasks = [ClientTask(i, 1.0, Vectors()) for i in range(len(sizes))]
     settings = Training(**{"batch_size": 4, "local_epochs": 1} | training)
@@ -331,8 +324,7 @@ def draw(sizes: Sequence[int], samples: Samples | None, **training: Any) -> list
 
 def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_not() -> None:
     """Client 3 visits more than 4,096 samples: it draws while it trains, between the groups of the others."""
-    samples = make_samples(INPUTS["images"])
-    sizes = [5, 9, 4, SMALL + 1, 6, *[3] * AHEAD]
+    samples, sizes = make_samples(INPUTS["images"]), [5, 9, 4, SMALL + 1, 6, *[3] * AHEAD]
     found = draw(sizes, samples)
     assert [client for client, _ in found] == list(range(len(sizes)))
     assert [client for client, drawn in found if drawn is None] == [3]

@@ -76,8 +76,7 @@ def test_head_body_features_and_taps(name: str) -> None:
         output = network(x)
         assert (output.logits.shape, output.features.shape) == ((3, 20), (3, FEATURES[name]))
         torch.testing.assert_close(network.head(output.features), output.logits)
-    heads = network.layout.heads
-    norm = 2 * 192 if name == "sl_vit" else 0
+    heads, norm = network.layout.heads, 2 * 192 if name == "sl_vit" else 0
     assert network.layout.part("head").sum() == norm + FEATURES[name] * 20 + 20
     assert 0 < len(heads) < len(network.layout.names)
     assert (len(output.taps), spec.takes_tokens) == (len(spec.taps), name in ("char_lstm", "text_cnn"))

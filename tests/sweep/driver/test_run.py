@@ -214,8 +214,7 @@ FILE: dict[str, Any] = {
 )
 def test_laggards_are_pruned(scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call) -> None:
     out = call("sweep", str(write(project, FILE | {"scheduler": scheduler})), "--max-concurrent", "1").done
-    client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
-    ended = {}
+    client, ended = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}"), {}
     for run in runs(project):
         rounds = [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_accuracy")]
         ended[float(run.data.params["training.lr"])] = run.data.tags["fedray.status"], max(rounds)

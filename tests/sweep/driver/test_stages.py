@@ -173,8 +173,7 @@ def test_what_the_final_table_is_told() -> None:
     assert (first["select"], first["train_on"]) == ("last10_validation_accuracy", "all")
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
     assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 12)
-    assert (first["gradients"], other["gradients"]) == (120, 240)
-    assert first["ranges"] == {"training.lr": "{0.1, 1}"}
+    assert ((first["gradients"], other["gradients"]), first["ranges"]) == ((120, 240), {"training.lr": "{0.1, 1}"})
     assert first["edges"] == ["training.lr"]
 
 

@@ -247,8 +247,7 @@ def test_cells_by_number_hash_and_label_and_the_configuration_of_one() -> None:
     with pytest.raises(UserError, match=r"such as '\*fedsam\*'$"):
         sheet.select("fedsm", "--only")
     loaded = sweep()
-    hashes = list(make_sheet(loaded, Problems())[0].cells)
-    first = {**ONE, "algorithm": "fedavg", "seed": 0}
+    hashes, first = list(make_sheet(loaded, Problems())[0].cells), {**ONE, "algorithm": "fedavg", "seed": 0}
     last = {**ONE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
     assert pick_point(loaded, "1", Problems())[0] == first
     assert [pick_point(loaded, text, Problems())[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
@@ -288,8 +287,7 @@ def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
 
 def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> None:
     changed = sweep().with_overrides({"training.rounds": 1, "grid.seed": [7]})
-    assert {point["training"]["rounds"] for point, _ in changed.points} == {1}
-    assert changed.grid["seed"] == [7]
+    assert ({point["training"]["rounds"] for point, _ in changed.points}, changed.grid["seed"]) == ({1}, [7])
     assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
     assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
     others = [{"training.lr": lr} for lr in (0.12341, 0.12344)] + [{"description": "a" * n} for n in (200, 201)]

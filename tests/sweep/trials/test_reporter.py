@@ -231,14 +231,8 @@ def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
 
 
 def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = []
-
-    def draw_picture(problem: Any) -> bytes:
-        drawn.append(problem.config.seed)
-        return b"\x89PNG"
-
-    monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", draw_picture)
-    told = Told()
+    told, drawn, path = Told(), list[int](), "fedray.engine.problem.Problem.draw_picture"
+    monkeypatch.setattr(path, lambda problem: drawn.append(problem.config.seed) or b"\x89PNG")
     monkeypatch.setattr("fedray.sweep.reporter.KEPT_PROBLEMS", 1)
     sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
     for trial in trials:
@@ -262,18 +256,6 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     assert f"close {status} with 1 rows" in told.calls
 
 
-class Storing(Told):
-    """A store in which each outcome arrives at once, or never."""
-
-    def __init__(self, arrives: bool) -> None:
-        super().__init__()
-        self.arrives = arrives
-
-    def close_cell(self, run: Any, record: Record, written: Callable[[], None]) -> None:
-        if self.arrives:
-            written()
-
-
 @pytest.mark.parametrize(
     ("algorithm", "keep", "arrives", "left"),
     [
@@ -287,8 +269,9 @@ class Storing(Told):
 def test_a_finished_cell_drops_its_clients_states(algorithm: str, keep: bool | None, arrives: bool, left: bool) -> None:
     """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models. Only then may
     another sweep take the cell."""
-    released, grid = list[str](), {"algorithm": [algorithm], "runtime.keep_states": [keep]}
-    sink, (trial, *_), (cell, *_) = made(Storing(arrives), released.append, **grid)
+    told, released, grid = Told(), list[str](), {"algorithm": [algorithm], "runtime.keep_states": [keep]}
+    told.close_cell = lambda run, record, written: arrives and written()  # type: ignore[method-assign]
+    sink, (trial, *_), (cell, *_) = made(told, released.append, **grid)
     simulation = Simulation(sink.session.plan.problems.get_problem(cell), InlineBackend())
     for state in make_rounds(simulation, Checkpoints(get_cell_dir(cell.hash))):
         last = state

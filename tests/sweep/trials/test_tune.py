@@ -116,8 +116,7 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
         for setting in ("iid", "natural")
         for draw in range(5)
     }
-    asked_for = make_scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__)
-    ended = []
+    asked_for, ended = make_scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__), []
     for accuracy, cell in zip([54, 53, 52, 51, 50, 14, 13, 12, 11, 10], runs, strict=True):
         trial = Mock(trial_id=cell, config={"cell": SimpleNamespace(hash=cell)})
         asked_for.on_trial_add(None, trial)  # type: ignore[arg-type]
@@ -300,9 +299,7 @@ def test_a_silent_trial_is_killed_each_time_after_twice_as_long(monkeypatch: pyt
         assert watched.killed == kill + 1, "it has no process"
 
 
-def test_a_slow_trial_says_so_a_stopped_driver_not_and_a_round_resets_deaths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slow_trial_says_so_a_stopped_driver_not_and_a_round_resets_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
