@@ -61,8 +61,7 @@ def refused(message: str) -> AbstractContextManager[Any]:
 def momentum(name: Any, value: float = 0.5) -> float:
     """Local momentum for a method: 0 if its local optimiser is not SGD, which alone has it."""
     method = algorithm(name)
-    own = method.optimizer or method.overrides("local_optimizer")
-    return 0.0 if own else value
+    return 0.0 if method.optimizer or method.overrides("local_optimizer") else value
 
 
 def finish(running: Simulation) -> Simulation:

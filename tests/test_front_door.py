@@ -117,7 +117,8 @@ INLINE = {"runtime.backend": "inline"}
 def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
     """Yield the dotted keys that identify a cell, without options of a single method, model, partition or data set."""
     for name, field in section.model_fields.items():
-        key, kinds = f"{path}{field.alias or name}", (field.annotation, *_list_optional(field.annotation))
+        key, kind = f"{path}{field.alias or name}", field.annotation
+        kinds = (kind, *(get_args(kind) if get_origin(kind) is UnionType else ()))
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Checked)), None)
         if EXCLUDED in field.metadata:
             continue
@@ -127,10 +128,6 @@ def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
         if issubclass(inner, Component) and not inner.name:
             yield f"{key}.name"
         yield from list_keys(inner, f"{key}.")
-
-
-def _list_optional(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) is UnionType else ()
 
 
 def list_file_keys() -> Iterator[str]:

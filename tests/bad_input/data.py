@@ -70,8 +70,7 @@ OF_NPZ: dict[str, Callable[[Path], object]] = {
 }
 """What is said of data.npz -> what makes it."""
 
-SPLIT = "partition.path: split.json"
-DIGITS = "data={{name: digits, {}}}".format
+SPLIT, DIGITS = "partition.path: split.json", "data={{name: digits, {}}}".format
 SPLITS: dict[str, Case] = {
     case.line[:70]: case
     for case in (

@@ -9,9 +9,7 @@ import yaml
 from fedray.sweep.document import get_sweeps_folder
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
-LR = {"training.lr": {"loguniform": [0.01, 1]}}
-FINAL = {"seeds": [7]}
-LONG = "x" * 300
+LR, FINAL, LONG = {"training.lr": {"loguniform": [0.01, 1]}}, {"seeds": [7]}, "x" * 300
 
 DRAWS: list[tuple[str, list[object], str]] = [
     ("choice", [], "a list of values, at least one"),

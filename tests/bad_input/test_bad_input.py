@@ -150,12 +150,9 @@ def test_a_mistake_in_a_run_says_what_was_meant(change: dict[str, Any], words: s
         RunConfig.parse(RUN | change)
 
 
-def test_set_says_where_an_option_belongs(call: Call) -> None:
+def test_set_says_where_an_option_belongs_and_runs_know_keys_of_sweeps(call: Call) -> None:
     Path("f.yaml").write_text(yaml.safe_dump(RUN))
     assert "'algorithm.rho'" in call("run", "f.yaml", "--set", "rho=0.1").err
     Path("s.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE}))
     assert "'algorithm.rho'" in call("sweep", "s.yaml", "--dry-run", "--set", "rho=0.1").err
-
-
-def test_keys_of_sweeps_are_known_to_runs() -> None:
     assert {*Sweep.model_fields, "extends"} == OF_SWEEPS

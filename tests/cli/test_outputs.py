@@ -136,9 +136,8 @@ def test_a_file(case: tuple[str, str], here: Path, call: Call, monkeypatch: pyte
     own.write_text("old")
     with monkeypatch.context() as patch:
         refuse_disk(patch)
-        code, _, err = call(*words(line, own.name))
-        assert (code, own.read_text()) == (2, "old")
-        assert "No space left on device" in err
+        assert "No space left on device" in call(*words(line, own.name)).refused
+        assert own.read_text() == "old"
     assert call(*words(line, own.name)).code == 0
     assert own.read_bytes() != b"old"
     assert not list(here.glob("*.tmp"))
@@ -156,17 +155,15 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
     own = here / "folder" / name.replace("ID", Path("id").read_text())
     for taken in (".fedray/cells", "mlartifacts/x"):
         before = sorted((here / ".fedray").rglob("*"))
-        code, _, err = call(*words(line, taken), "--overwrite")
-        assert (code, sorted((here / ".fedray").rglob("*"))) == (2, before)
-        assert "choose another name" in err
+        assert "choose another name" in call(*words(line, taken), "--overwrite").refused
+        assert sorted((here / ".fedray").rglob("*")) == before
     own.parent.mkdir(exist_ok=True)
     own.write_text("old")
     with monkeypatch.context() as patch:
         refuse_disk(patch)
         assert (call(*words(line, "folder")).code, own.read_text()) == (2, "old")
-    code, _, err = call(*words(line, "name.pdf"))
-    assert (code, list(here.glob("name.pdf*"))) == (2, [])
-    assert "found name.pdf; a folder is required, for files such as " in err
+    assert "found name.pdf; a folder is required, for files such as " in call(*words(line, "name.pdf")).refused
+    assert list(here.glob("name.pdf*")) == []
     assert call(*words(line, "folder")).code == 0
     assert own.read_bytes() != b"old"
 

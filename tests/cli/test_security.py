@@ -44,8 +44,7 @@ from tests.sweep.running import until_listening
 from tests.tracking.proxy import Quiet, serving
 
 PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
-URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
-GIT = "git+https://github.com/a/b@main"
+URI, GIT = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}", "git+https://github.com/a/b@main"
 
 
 @pytest.fixture

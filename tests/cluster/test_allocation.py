@@ -94,12 +94,7 @@ def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None
     assert shares.give(cells[9], 8) == 0
 
 
-def test_what_processes_must_save() -> None:
-    """One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that."""
-    assert [pays(seconds, 2) for seconds in (24, 25)] == [pays(seconds, 4) for seconds in (16, 17)] == [False, True]
-
-
-def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_decided_once_after_the_first_round_whether_processes_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of two seconds, of which four more follow."""
     config, asked = RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": {"rounds": 5}}), list[float]()
     simulation, now = Simulation(Problem.build(config), InlineBackend()), [0.0]
@@ -115,6 +110,8 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
         pass
     assert asked == [8]
     assert simulation.backend is first
+    # One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that.
+    assert [pays(seconds, 2) for seconds in (24, 25)] == [pays(seconds, 4) for seconds in (16, 17)] == [False, True]
 
 
 def test_a_run_goes_on_where_no_ray_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

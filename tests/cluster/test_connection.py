@@ -151,8 +151,7 @@ def test_a_cluster_that_cannot_be_joined_is_one_line(
 
 
 def test_a_local_ray_is_told_what_to_import_and_is_as_nice_and_silent_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[str | None]] = []
-    options = (PRELOAD, "RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED")
+    told, options = list[list[str | None]](), (PRELOAD, "RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED")
     for name in options:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ray, "init", lambda *_, **__: told.append([os.environ.get(name) for name in options]))

@@ -140,8 +140,7 @@ def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
     simulation.step()
     assert "hangs; respawning it" in caplog.text
     assert small.outcome(simulation) == small.outcome(Simulation(Problem.build(config("fedavg")), InlineBackend()))
-    stopped = int((tmp_path / "marker.pid").read_text())
-    deadline = time.monotonic() + 10
+    stopped, deadline = int((tmp_path / "marker.pid").read_text()), time.monotonic() + 10
     while Path(f"/proc/{stopped}").exists():
         assert time.monotonic() < deadline, f"process {stopped} is still there"
 

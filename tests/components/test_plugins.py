@@ -337,8 +337,7 @@ def test_files_enter_by_their_content_and_sets_in_one_order(tmp_path: Path, monk
     for content in ("1", "2", "1"):
         for name in "ab":
             Path(name).write_text(content)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        entries = found.list_identity_entries()
+        digest, entries = hashlib.sha256(content.encode()).hexdigest(), found.list_identity_entries()
         assert (entries["table"], entries["several"], entries["inner"]) == (digest, [digest] * 2, {"path": digest})
         seen.add(str(entries))
     assert (entries["words"], len(seen)) == (["x", "y", "z"], 2)

@@ -61,8 +61,7 @@ def cifar(
     folder.mkdir(parents=True)
     key, train = ("labels", [f"data_batch_{i}" for i in range(1, 6)]) if ten else ("fine_labels", ["train"])
     test, meta = ("test_batch", "batches.meta") if ten else ("test", "meta")
-    rows: list[np.ndarray] = []
-    found_labels: list[int] = []
+    rows, found_labels = list[np.ndarray](), list[int]()
     for name in (*train, test):
         drawn = labels or [int(i) for i in RNG.integers(0, 10, 10)]
         batch: dict[str, Any] = {"data": pixels(10, 3072), key: drawn}
@@ -83,8 +82,7 @@ def cifar(
 def svhn(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
     """MATLAB files with X (32, 32, 3, n) and y (n, 1) in 1..10, 10 for the digit 0. The training set."""
     root.mkdir(parents=True, exist_ok=True)
-    lists = {}
-    first: list[np.ndarray] = []
+    lists, first = dict[str, list[str]](), list[np.ndarray]()
     for part, n in (("train", 30), ("test", 12)):
         x, y = pixels(32, 32, 3, n), (np.arange(n) % 10 + 1).astype(np.uint8)[:, None]
         path = root / f"{part}_32x32.mat"

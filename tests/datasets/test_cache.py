@@ -248,8 +248,7 @@ def test_a_slow_server_is_given_up(pause: float, message: str, tmp_path: Path, m
     monkeypatch.setattr(cache, "PATIENCE", 0.5)
     monkeypatch.setattr(Slow, "pause", pause)
     with serving(Slow) as server:
-        began = time.monotonic()
-        address = f"http://127.0.0.1:{server.server_port}/x.zip"
+        began, address = time.monotonic(), f"http://127.0.0.1:{server.server_port}/x.zip"
         with pytest.raises(UserError, match=rf"x could not be downloaded \(.*{message}.*; put {address} in"):
             cache.download("x", address, tmp_path / "x.zip", "0")
         assert time.monotonic() - began < 4

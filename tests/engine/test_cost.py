@@ -77,8 +77,7 @@ def test_every_method_can_be_measured_with_what_it_sends_beside_or_instead_of_a_
     """Every method that is not in the table above sends and receives at least what it shares, and differentiates."""
     for name in ALGORITHMS.keys() - COSTS.keys():
         found, least = measure_cost(algorithm(name)), 1 if ALGORITHMS[name].shares == "all" else 0.01
-        assert found.down >= least
-        assert found.up >= least
+        assert min(found.down, found.up) >= least
         assert found.gradients >= 1
     # The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes; its head has 510.
     #

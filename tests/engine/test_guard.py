@@ -123,8 +123,7 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Class -> what it changes in place, and its hooks."""
 
-BOUND = {"bound_to_sgd": "has one"}
-WHERE = ", where only the value that it returns counts; return that alone "
+BOUND, WHERE = {"bound_to_sgd": "has one"}, ", where only the value that it returns counts; return that alone "
 TUNED = property(lambda self: Finetuning(direction=lambda c: step(self, c)))
 ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInDirection": ("c", "direction", {"direction": step}),
@@ -147,8 +146,7 @@ LOSS = (
 )
 READS = f"reads c.theta in the loss of c.grad{LOSS}detach()"
 PREVIOUS, OWN = "sets server.state.previous_theta, fedray's own; rename it", "sets c.state.own, fedray's own; rename it"
-HEAD = {"keeps": "head", "shares": "body"}
-SHORT = " of shape ({short},); ({size},) is required"
+HEAD, SHORT = {"keeps": "head", "shares": "body"}, " of shape ({short},); ({size},) is required"
 GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "PassesTheta": (
         f"passes the theta of c.grad to its loss{LOSS}clone()",

@@ -178,8 +178,7 @@ def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> Non
 
 WIDE = {"name": "mlp", "hidden": [256]}
 HEAD, WHOLE = 256 * 10 + 10, 64 * 256 + 256 + 256 * 10 + 10
-RANK2 = 2 * (64 + 256)
-TRAINING = {"rounds": 3, "local_steps": 2, "batch_size": 16, "lr": 0.05}
+RANK2, TRAINING = 2 * (64 + 256), {"rounds": 3, "local_steps": 2, "batch_size": 16, "lr": 0.05}
 
 
 def problem(model: dict[str, Any], algorithm: Any = "fedavg", **more: Any) -> Problem:

@@ -230,7 +230,7 @@ class Stale(Called):
             super().replay()
 
 
-def test_a_loss_that_reads_a_value_which_changes_is_not_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_whose_values_change_is_not_stale_and_they_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other options, another attribute, another number of the module, another tensor: each gives its own gradient."""
     plain, recording = make(Plain)
     recording.recorder = Recorder(recording, Stale)
@@ -241,9 +241,6 @@ def test_a_loss_that_reads_a_value_which_changes_is_not_stale(monkeypatch: pytes
         extra = torch.tensor(float(number))
         found = [n.compute_gradient(*given, loss=method.loss, tensors=[extra]) for n in (plain, recording)]  # type: ignore[arg-type]
         assert all(map(have_same_bits, *found)), number
-
-
-def test_values_that_never_return_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "KNOWN", 10)
     _, network = make(Plain)
     for number, given in enumerate(iter_inputs(network, 40)):

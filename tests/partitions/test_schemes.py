@@ -205,17 +205,14 @@ def test_lognormal_sizes() -> None:
     assert shards.sizes.max() > 4 * shards.sizes.min()
 
 
-def test_equal_shards_reach_over_the_end_of_a_class() -> None:
+def test_equal_shards_reach_over_the_end_of_a_class_and_p10c2() -> None:
     """30 samples of class 0 and 70 of class 1, 5 clients x 1 shard of 20: 20 + 0, 10 + 10, and three of 0 + 20."""
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1], [30, 70]))
     counts = chosen("sharding", shards=1).split(data(labels, 2), 5, 0).count_labels(labels, 2)
     assert sorted(map(tuple, counts)) == [(0, 20), (0, 20), (0, 20), (10, 10), (20, 0)]
     by_class = chosen("sharding_by_class", shards=1).split(data(labels, 2), 5, 0).count_labels(labels, 2)
     assert sorted(by_class.sum(1)) in ([15, 15, 23, 23, 24], [10, 10, 10, 35, 35])
-
-
-def test_p10c2() -> None:
-    """Clients 0 to 4 of P10C2 hold classes (0, 1), (2, 3), ...; everyone holds two; a class is shared evenly."""
+    # Clients 0 to 4 of P10C2 hold classes (0, 1), (2, 3), ...; everyone holds two; a class is shared evenly.
     labels = np.arange(1000) % 10
     counts = chosen("pxcy").split(data(labels, 10), 10, 0).count_labels(labels, 10)
     for client in range(5):

@@ -82,8 +82,7 @@ def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) 
 
     π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i."""
     case = quadratic.Case({"name": "fedavg"}, {}, training={"aggregation": aggregation, "server_lr": server_lr})
-    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
-    lengths = 2.5, math.sqrt(6.3125)
+    row, lengths = last_row(with_probes(quadratic.problem(case), ["drift"])), (2.5, math.sqrt(6.3125))
     assert row["drift"] == pytest.approx(sum(lengths) / 2)
     assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
     assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
@@ -124,17 +123,14 @@ def test_drift_between_is_that_over_all_pairs_whoever_answers_first() -> None:
     assert len(values) == 1
 
 
-def test_forgetting_is_the_local_models_own_accuracy() -> None:
+def test_accuracy_of_local_models_on_the_training_set_and_by_class() -> None:
     """Of a cohort of one, which is the global model's."""
     row = last_row(digits("fedavg", probes=["forgetting"], rounds=1, per_round=1))
     assert row["local_test_accuracy"] == row["test_accuracy"]
     several = last_row(digits("fedavg", probes=["forgetting"], rounds=1))
     assert several["local_test_accuracy"] != several["test_accuracy"]
     assert several["local_test_accuracy_std"] > 0
-
-
-def test_accuracy_on_the_training_set_and_by_class() -> None:
-    """`evaluation.train` is the global model's accuracy on every training sample, with its running statistics."""
+    # `evaluation.train` is the global model's accuracy on every training sample, with its running statistics.
     problem = digits("fedavg", train=True, probes=["classes"])
     result = run(problem, InlineBackend())
     row = result.history[-1]

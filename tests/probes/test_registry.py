@@ -112,7 +112,10 @@ def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: s
         make_probes(names)
 
 
-def test_every_metric_of_a_probe_has_a_title() -> None:
+def test_every_metric_of_a_probe_has_a_title_and_every_metric_of_a_run_is_declared() -> None:
+    """All that a run can log has a title and a better end, in the table of metrics or with its probe; no name guesses.
+
+    The deviation NAME_std of a client's measurement has those of its form."""
     plain, row = measure_everything()
     scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
     measured = (row.keys() | scaled.keys()) - plain.keys()
@@ -124,12 +127,6 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
     for kind in PROBES.values():
         for name in kind.metrics:
             assert any(one.startswith(name.rstrip("*")) for one in known), f"{kind.__name__} declares {name}, logs none"
-
-
-def test_every_metric_of_a_run_is_declared() -> None:
-    """All that a run can log has a title and a better end, in the table of metrics or with its probe; no name guesses.
-
-    The deviation NAME_std of a client's measurement has those of its form."""
     personal = {"every": 1, "epochs": [0, 1], "train": True}
     evaluation = {"train": True, "auc": True, "personal": personal, "probes": EVERY_PROBE}
     data = {"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}}

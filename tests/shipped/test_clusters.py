@@ -219,7 +219,6 @@ def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
 
     assert {run.data.tags["fedray.status"] for run in cells()} == {"interrupted"}
     assert not list((tmp_path / "s/tokens").iterdir()), "the token outlives its job"
-
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "on_slurm: 2 finished" in done.stdout

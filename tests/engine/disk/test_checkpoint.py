@@ -192,8 +192,7 @@ def refuse(
     monkeypatch: pytest.MonkeyPatch, access: tuple[Any, str], name: str, times: int, error: int = errno.EIO
 ) -> list[str]:
     """Let the file system refuse the first accesses to a file of that name; return the names that were refused."""
-    refused: list[str] = []
-    allowed = getattr(*access)
+    refused, allowed = list[str](), getattr(*access)
 
     def accessed(path: Any, *arguments: Any, **options: Any) -> Any:
         if Path(path).match(name) and len(refused) < times:

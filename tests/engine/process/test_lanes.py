@@ -84,8 +84,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def get_worker(running: Simulation) -> Worker:
-    worker: Worker = running.backend._worker  # type: ignore[attr-defined]
-    return worker
+    return running.backend._worker  # type: ignore[attr-defined,no-any-return]
 
 
 def open_lanes(
@@ -117,9 +116,15 @@ def test_methods_have_the_same_bits_in_lanes(name: str) -> None:
     assert Called.replays
 
 
-def test_draws_of_numpy_and_python_belong_to_a_lane() -> None:
+def test_draws_of_numpy_and_python_belong_to_a_lane_and_what_is_frozen_to_all() -> None:
     noisy = "tests.engine.process.test_lanes:Noisy"
     assert in_lanes(3, model=noisy) == in_lanes(1, model=noisy)
+    running, opened = open_lanes(2, model={"name": "mlp", "hidden": [12, 12], "freeze": ["1"]})
+    running.step()
+    first, second = (lane.network for lane in opened.lanes)
+    assert first.frozen
+    assert all(first.frozen[name].data_ptr() == t.data_ptr() for name, t in second.frozen.items())
+    assert second.initial is first.initial
 
 
 def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
@@ -145,8 +150,7 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
     running, opened = open_lanes(4)
     monkeypatch.setattr(Lane, "advance", advance_in(1))
     assert (small.outcome(running), len(opened.lanes)) == (alone, 1)
-    assert "runtime.lanes: out of memory with 4" in caplog.text
-    assert "now there are 1" in caplog.text
+    assert all(text in caplog.text for text in ("runtime.lanes: out of memory with 4", "now there are 1"))
     running, opened = open_lanes(2)
     monkeypatch.setattr(Lane, "advance", advance_in(0))
     with pytest.raises(UserError, match=r"client \d+ \(\d+ samples\): out of memory: .*lower training\.batch_size"):
@@ -160,15 +164,6 @@ def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) 
     running, opened = open_lanes(None, memory=lambda: (next(held), free))
     running.step()
     assert len(opened.lanes) == count
-
-
-def test_lanes_share_what_is_frozen() -> None:
-    running, opened = open_lanes(2, model={"name": "mlp", "hidden": [12, 12], "freeze": ["1"]})
-    running.step()
-    first, second = (lane.network for lane in opened.lanes)
-    assert first.frozen
-    assert all(first.frozen[name].data_ptr() == t.data_ptr() for name, t in second.frozen.items())
-    assert second.initial is first.initial
 
 
 def test_measured_clients_train_alone_and_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,9 +261,8 @@ def test_draws_of_augmentation_are_the_same_in_one_copy(chance: float, copies: C
     both = (ClientSamples(samples, indices), resident)
     left, right = (list(one.iter_batches(iter(order), np.random.default_rng(3))) for one in both)
     assert copies == {"uploads": 1}
-    for (x1, y1), (x2, y2) in zip(left, right, strict=True):
-        assert torch.equal(x1, x2)
-        assert torch.equal(y1, y2)
+    for one, other in zip(left, right, strict=True):
+        assert all(map(torch.equal, one, other))
     assert torch.equal(ClientSamples(samples, indices).get_labels(), resident.get_labels())
     assert all(map(torch.equal, ClientSamples(samples, indices).cut(3, 9), resident.cut(3, 9)))
 
@@ -416,8 +410,7 @@ def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest
 @pytest.mark.parametrize(("gib", "share", "kept"), [(80, 0.25, 0.25 - 600 / 81_920), (1, 0.5, 0.25), (8, 1, 1)])
 def test_shares_of_a_gpu_hold_the_context(monkeypatch: pytest.MonkeyPatch, gib: int, share: float, kept: float) -> None:
     """600 MiB of 80 GiB = 81,920 MiB are taken off; of 1 GiB that would leave nothing, so half of the share stays."""
-    given: list[float] = []
-    total = SimpleNamespace(total_memory=gib << 30)
+    given, total = list[float](), SimpleNamespace(total_memory=gib << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: total)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     device.limit_share(share)

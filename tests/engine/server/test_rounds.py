@@ -91,8 +91,7 @@ def test_recorded_cohorts(clients: dict[str, Any], expected: list[list[int]]) ->
     assert [draw_cohort(chosen, np.ones(20, dtype=np.int64), t).tolist() for t in range(3)] == expected
 
 
-P, HEAD = 64 * 8 + 8 + 8 * 10 + 10, 8 * 10 + 10
-NORM, RUNNING = 2 * 8, 2 * 8
+P, HEAD, NORM, RUNNING = 64 * 8 + 8 + 8 * 10 + 10, 8 * 10 + 10, 2 * 8, 2 * 8
 
 
 def problem(algorithm: Any, rounds: int = 3, model: dict[str, Any] | None = None, **more: Any) -> Problem:

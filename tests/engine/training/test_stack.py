@@ -93,8 +93,7 @@ class Plain(nn.Sequential):
 @pytest.fixture(autouse=True)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of clients of each stack."""
-    sizes: list[int] = []
-    train_stack = train.train_stack
+    sizes, train_stack = list[int](), train.train_stack
 
     def counted(trainer: Any, stacking: Any, broadcast: Any, given: Sequence[Any]) -> Any:
         sizes.append(len(given))
@@ -171,8 +170,7 @@ def test_other_settings(settings: dict[str, Any], options: dict[str, Any], made:
     ],
 )
 def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: Any, made: list[int]) -> None:
-    steps = {"rounds": 1, "batch_size": 64, "lr": 0.05, **training}
-    runtime = {"backend": "inline", "stack": 8}
+    steps, runtime = {"rounds": 1, "batch_size": 64, "lr": 0.05, **training}, {"backend": "inline", "stack": 8}
     sections = {"partition": 0.3, "training": steps, "model": {"name": "mlp", "hidden": [12]}, **options}
     small.outcome(small.simulation(algorithm, (6, 3), **sections, runtime=runtime))
     assert made == []
@@ -293,10 +291,9 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
     found = list(samples.make_batches(parts))
     assert len(found) == len(parts)
     for part, (x, y) in zip(parts, found, strict=True):
-        alone_x, alone_y = samples.make_batch(part)
-        assert x.dtype == alone_x.dtype
-        assert torch.equal(x, alone_x)
-        assert torch.equal(y, alone_y)
+        alone = samples.make_batch(part)
+        assert x.dtype == alone[0].dtype
+        assert all(map(torch.equal, (x, y), alone))
         assert x.is_contiguous()
         assert (x.data_ptr() % ALIGNED, x[0].numel() * x.element_size()) == (0, samples.input_bytes)
 
@@ -334,10 +331,8 @@ def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_
         order = list(draw_batches(Training(batch_size=4, local_epochs=1), sizes[client], 5, 2, client))
         assert [part.tolist() for part in drawn.order] == [part.tolist() for part in order]
         if drawn.batches is not None:
-            for part, (x, y) in zip(order, drawn.batches, strict=True):
-                alone_x, alone_y = samples.make_batch(part % 40)
-                assert torch.equal(x, alone_x)
-                assert torch.equal(y, alone_y)
+            for part, batch in zip(order, drawn.batches, strict=True):
+                assert all(map(torch.equal, batch, samples.make_batch(part % 40)))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])

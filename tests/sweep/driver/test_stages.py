@@ -197,11 +197,8 @@ def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
 
 def test_a_method_that_diverges_in_every_draw_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     asked = file(grid={"partition": ["iid"]})
-
-    def value(one: Any) -> dict[str, float] | None:
-        return {"last10_validation_accuracy": 50.0} if one.algorithm.name == "fedavg" else None
-
-    (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), value))
+    known = {"fedavg": {"last10_validation_accuracy": 50.0}}
+    (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: known.get(one.algorithm.name)))
     assert choice.config["algorithm"] == "fedavg"
     line = capsys.readouterr().out
     assert line.startswith("tuned/tune: no draw of fedprox μ=0.01 iid")

@@ -97,7 +97,7 @@ def trial(cell: Cell) -> Any:
     return SimpleNamespace(config=config, run_metadata=metadata, pickled_error_file=None, error_file=None)
 
 
-def test_the_display_says_how_long_processes_take_to_start() -> None:
+def test_what_displays_and_pipes_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(3)
 
     def draw() -> list[str]:
@@ -112,6 +112,12 @@ def test_the_display_says_how_long_processes_take_to_start() -> None:
     assert draw()[2].split() == ["fedavg", "s0", "starting,", "0", "s", "so", "far"]
     progress.note_round("a", 2, 5, [])
     assert draw()[2].split() == ["fedavg", "s0", "round", "2/5"]
+    shown = Progress(2)
+    shown.note_start("a", "fedavg s0")
+    shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
+    monkeypatch.setattr("fedray.sweep.reporter.MINUTE", 0.0)
+    shown.note_round("a", 75, 150, [])
+    assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
 
 def test_lines_of_the_log_leave_the_live_display_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,15 +146,6 @@ def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     assert get_cell_dir(listed[0].hash).is_dir(), "if it is killed now, `fedray status` knows that it is"
     told.gate.set()
     sink.close_rest()
-
-
-def test_pipes_get_lines_of_running_cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Progress(2)
-    shown.note_start("a", "fedavg s0")
-    shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
-    monkeypatch.setattr("fedray.sweep.reporter.MINUTE", 0.0)
-    shown.note_round("a", 75, 150, [])
-    assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
 
 def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture[str]) -> None:
