@@ -117,8 +117,7 @@ INLINE = {"runtime.backend": "inline"}
 def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
     """Yield the dotted keys that identify a cell, without options of a single method, model, partition or data set."""
     for name, field in section.model_fields.items():
-        key, kind = f"{path}{field.alias or name}", field.annotation
-        kinds = (kind, *(get_args(kind) if get_origin(kind) is UnionType else ()))
+        key, kinds = f"{path}{field.alias or name}", (field.annotation, *_list_optional(field.annotation))
         inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Checked)), None)
         if EXCLUDED in field.metadata:
             continue
@@ -128,6 +127,10 @@ def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
         if issubclass(inner, Component) and not inner.name:
             yield f"{key}.name"
         yield from list_keys(inner, f"{key}.")
+
+
+def _list_optional(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is UnionType else ()
 
 
 def list_file_keys() -> Iterator[str]:
@@ -183,8 +186,9 @@ def make_states(changes: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str
 def call(name: str, *options: str) -> dict[str, Any]:
     """Return the summary of `fedray run` of a cell, called in this process."""
     number = str(1 + list(CELLS).index(name))
+    arguments = ["fedray", "run", "doors.yaml", "--cell", number, "--json", "--no-track", *options]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        patch.setattr("sys.argv", ["fedray", "run", "doors.yaml", "--cell", number, "--json", "--no-track", *options])
+        patch.setattr("sys.argv", arguments)
         with pytest.raises(SystemExit) as ended:
             main()
     assert not ended.value.code

@@ -101,7 +101,8 @@ def hash_eagerly(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[str, 
 def test_recordings_and_lanes_change_no_bit(name: str, one_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"algorithm": name, "training": sections(name)["training"] | {"local_epochs": 3}}
     eager = hash_eagerly(monkeypatch, **options)
-    assert (hash_in_lanes(1, **options), hash_in_lanes(5, **options)) == (eager, eager)
+    assert hash_in_lanes(1, **options) == eager
+    assert hash_in_lanes(5, **options) == eager
 
 
 @pytest.mark.parametrize("model", [NOISY, "char_lstm", "resnet18"])
@@ -112,7 +113,8 @@ def test_norms_and_draws_in_lanes(model: str, precision: str, one_gpu: None, mon
     for algorithm in ("fedsam", "ditto"):  # two gradients a step; a second model
         options: dict[str, Any] = {"algorithm": algorithm, "model": {"name": model}, "data": data, "training": training}
         eager = hash_eagerly(monkeypatch, **options)
-        assert (hash_in_lanes(1, **options), hash_in_lanes(5, **options)) == (eager, eager)
+        assert hash_in_lanes(1, **options) == eager
+        assert hash_in_lanes(5, **options) == eager
 
 
 def test_waiting_stays_eager(one_gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +158,8 @@ def test_cpu_and_gpu_agree_to_rounding(one_gpu: None) -> None:
 
 
 def test_a_killed_actor_changes_nothing(one_gpu: None, tmp_path: Path) -> None:
-    marker, alone = tmp_path / "marker", fedray.simulate(sections("scaffold")).summary()
+    marker = tmp_path / "marker"
+    alone = fedray.simulate(sections("scaffold")).summary()
     marker.touch()
     dying = {"name": "tests.plugins:dying_scaffold", "marker": str(marker)}
     found = fedray.simulate(sections(dying, runtime=shared(4))).summary()

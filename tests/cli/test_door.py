@@ -203,7 +203,8 @@ def test_sigterm_ends_fedray_run_with_the_sentence(project: Path, during: str) -
             process = start(project, "run", "sweep.yaml", "--cell", "1")
         finally:
             signal.signal(signal.SIGINT, before)
-        opened, checkpoints = Path(f"/proc/{process.pid}/fd"), (project / ".fedray" / "cells").glob
+        opened = Path(f"/proc/{process.pid}/fd")
+        checkpoints = (project / ".fedray" / "cells").glob
         if during == "a lock":
 
             def opens(file: Path) -> bool:

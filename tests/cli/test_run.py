@@ -62,8 +62,9 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     assert loaded.summary()["theta_sha256"] == run.data.tags["fedray.theta_sha256"]
     client, _ = open_store()
     client.set_tag(run.info.run_id, "fedray.theta_sha256", "0" * 64)
-    said = rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(
+        UserError, match=rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
+    ):
         fedray.load(run.info.run_id)
     saved = load_file("model.safetensors")
     flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().model.named_parameters()])
@@ -94,6 +95,11 @@ def test_a_model_in_mlflow_is_no_pickle(model: str, folder: Path, monkeypatch: p
     assert {one.status for one in client.search_logged_models([experiment])} == {"READY"}
 
 
+def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> None:
+    said = "--log-model: --no-track writes nothing to MLflow; leave one out"
+    assert said in call("run", "run.yaml", "--log-model", "--no-track").refused
+
+
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,7 +128,8 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     (run,) = counting()
     client, _ = open_store()
     curve = [metric.value for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
-    assert (len(curve), json.loads(out)["test_accuracy"]) == (4, curve[-1])
+    assert len(curve) == 4
+    assert json.loads(out)["test_accuracy"] == curve[-1]
 
 
 def test_force_starts_again_and_the_earlier_run_no_longer_counts(folder: Path, call: Call) -> None:
@@ -143,20 +150,19 @@ def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], fold
     call("run", "run.yaml", "--backend", "inline")
     (cell,) = folder.glob(".fedray/cells/*")
     before = {path: path.stat().st_mtime_ns for path in cell.iterdir()}
-    said = f"another process is running this cell, {cell.name}; wait for it, or give --no-track"
     with held_elsewhere(get_cell_locks_file(), int(cell.name, 16) % 2**62):
-        assert call("run", "run.yaml", *options).refused == f"fedray: run: {said}\n"
+        code, _, err = call("run", "run.yaml", *options)
+    said = f"another process is running this cell, {cell.name}; wait for it, or give --no-track"
+    assert (code, err) == (2, f"fedray: run: {said}\n")
     assert {path: path.stat().st_mtime_ns for path in cell.iterdir()} == before
     assert call("run", "run.yaml", *options).code == 0
 
 
-def test_one_cell_of_a_sweep_and_no_model_of_an_untracked_run(folder: Path, call: Call) -> None:
+def test_one_cell_of_a_sweep(folder: Path, call: Call) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     for arguments, seed in (((), "s3"), (("--cell", "2"), "s4")):
         assert f"{seed}: " in call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track").done
     assert call("run", "run.yaml", "--cell", "1").refused == "fedray: --cell: run.yaml is one run, not a sweep\n"
-    said = "--log-model: --no-track writes nothing to MLflow; leave one out"
-    assert said in call("run", "run.yaml", "--log-model", "--no-track").refused
 
 
 def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
@@ -196,21 +202,24 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    code, _, err = call(*one, "1")
     said = f"the tasks of a Slurm array cannot share the SQLite file {folder}/mlflow.db"
-    assert call(*one, "1").refused.partition(";")[0] == f"fedray: MLFLOW_TRACKING_URI: {said}"
+    assert (code, err.partition(";")[0]) == (2, f"fedray: MLFLOW_TRACKING_URI: {said}")
     for number in ("1", "2"):  # also while a call of the sweep runs, which logs elsewhere
         monkeypatch.setattr("fedray.sweep.storage.is_sweep_running", lambda name, number=number: number == "2")
         out = call(*one, number, "--archive", f"cells/{number}.zip").done
         assert out.endswith(f"archive cells/{number}.zip: `fedray import cells/{number}.zip` adds it to a store\n")
     assert not (folder / "mlflow.db").exists()
     assert "MLFLOW_TRACKING_URI" not in os.environ
-    assert call("import", "cells/1.zip", "cells/2.zip").done == "x: 1 cell added, 0 already present\n" * 2
+    code, out, err = call("import", "cells/1.zip", "cells/2.zip")
+    assert (code, out) == (0, "x: 1 cell added, 0 already present\n" * 2), err
     assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 2}
     for wrong, says in (
         ("run.yaml", "goes with --cell, and without --no-track"),
         ("sweep.yaml --cell 1 --set seed=9", "--set makes a cell that is not"),
     ):
-        assert call("run", *wrong.split(), "--archive", "a.zip").refused.startswith(f"fedray: --archive: {says}")
+        code, _, err = call("run", *wrong.split(), "--archive", "a.zip")
+        assert (code, err.startswith(f"fedray: --archive: {says}")) == (2, True), err
 
 
 def test_every_place_shows_the_same_number(folder: Path, call: Call) -> None:
@@ -223,7 +232,8 @@ def test_every_place_shows_the_same_number(folder: Path, call: Call) -> None:
     number = (curve[9] + curve[10]) / 2
     assert run.data.metrics["summary/last10_test_accuracy"] == number
     assert f": test accuracy {number:.2f} %, mean of rounds 9 to 10\n" in out
-    assert json.loads(call(*asked, "--json").out)["last10_test_accuracy"] == number
+    _, out, _ = call(*asked, "--json")
+    assert json.loads(out)["last10_test_accuracy"] == number
     assert f"test accuracy {number:.2f} %, mean of rounds 9 to 10>" in repr(fedray.load(run.info.run_id))
 
 

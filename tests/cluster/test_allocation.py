@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import ray
@@ -58,27 +57,35 @@ def idle_ray(local_ray: None) -> None:
         (8, 1, [], 14, 8),
     ],
 )
-def test_the_next_share(free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int) -> None:
+def test_the_next_cells_share_of_the_room(
+    free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int
+) -> None:
     assert allocate(free, left, running, seconds, most=100) == expected
 
 
 def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     """A cohort of 2: waiting 1 s for two more actors would not make it faster."""
-    assert (allocate(4, 1, [], UNKNOWN, most=2), allocate(2, 1, [(1, 2)], 100, most=2)) == (2, 2)
+    assert allocate(4, 1, [], UNKNOWN, most=2) == 2
+    assert allocate(2, 1, [(1, 2)], 100, most=2) == 2
     base = AUTO | {"algorithm": "fedavg"}
     assert RunConfig.parse(base).clients.largest_cohort == 3
-    cohorts, training = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}, AUTO["training"] | {"rounds": 2}
+    cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
+    training = AUTO["training"] | {"rounds": 2}
     assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
-def test_room_is_what_nodes_have_less_what_is_held_and_one_run_takes_all_it_can_use(idle_ray: None) -> None:
+def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     """Eight CPUs and a GPU: four actors of 2; less three CPUs it is 5 / 2, rounded down."""
     room = FreeCapacity()
-    assert (room.count_actors(Runtime()), room.count_actors(Runtime(cpus_per_actor=2))) == (8, 4)
+    assert room.count_actors(Runtime()) == 8
+    assert room.count_actors(Runtime(cpus_per_actor=2)) == 4
     assert room.count_actors(Runtime(cpus_per_actor=2), [{"CPU": 1.0}] * 3) == 2
     assert room.count_actors(Runtime(), [{"CPU": 1.0}] * 9) == 0
     assert room.count_actors(Runtime(gpus_per_actor=0.5)) == 2
     assert room.count_actors(Runtime(gpus_per_actor=2)) == 0
+
+
+def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
     clients = {"total": 10, "per_round": 2}
     config = RunConfig.parse(AUTO | {"algorithm": "scaffold", "clients": clients, "training": {"rounds": 2}})
     assert with_actor_count(config).runtime.actors == 2
@@ -90,11 +97,17 @@ def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None
     """Eight CPUs, all held by eight cells: the ninth is handed out while more than eight have not begun."""
     shares, run = ActorAllocator(None), RunConfig.parse(AUTO | {"algorithm": "fedavg"})
     cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(10)]
-    assert ([shares.give(cell, 20) for cell in cells[:9]], shares.give(cells[9], 9)) == ([1] * 9, 1)
+    assert [shares.give(cell, 20) for cell in cells[:9]] == [1] * 9
+    assert shares.give(cells[9], 9) == 1
     assert shares.give(cells[9], 8) == 0
 
 
-def test_it_is_decided_once_after_the_first_round_whether_processes_save(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_processes_must_save() -> None:
+    """One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that."""
+    assert [pays(seconds, 2) for seconds in (24, 25)] == [pays(seconds, 4) for seconds in (16, 17)] == [False, True]
+
+
+def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of two seconds, of which four more follow."""
     config, asked = RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": {"rounds": 5}}), list[float]()
     simulation, now = Simulation(Problem.build(config), InlineBackend()), [0.0]
@@ -110,14 +123,17 @@ def test_it_is_decided_once_after_the_first_round_whether_processes_save(monkeyp
         pass
     assert asked == [8]
     assert simulation.backend is first
-    # One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that.
-    assert [pays(seconds, 2) for seconds in (24, 25)] == [pays(seconds, 4) for seconds in (16, 17)] == [False, True]
 
 
-def test_a_run_goes_on_where_no_ray_starts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_goes_on_where_no_ray_can_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Here any run pays."""
+
+    def refuse(*_: Any) -> None:
+        raise UserError("no room in /dev/shm")
+
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-    refuse = Mock(side_effect=UserError("no room in /dev/shm"))
     monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
     monkeypatch.setattr("fedray.sweep.single.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
@@ -144,7 +160,9 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, p
     assert made.data.tags["fedray.state_sha256"] in undisturbed(sweep).values()
 
 
-def test_a_sweep_leaves_no_room_idle(idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
+    idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Room for three actors of 2.5 of the eight CPUs, two cells: 3 / 2, then all that is left."""
     given, give = list[int](), ActorAllocator.give
 

@@ -63,7 +63,9 @@ def test_a_change_that_a_hook_may_not_make_is_refused_in_actors(name: str, backe
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_same_numbers_of_any_actors_and_resumed(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
+def test_same_numbers_inline_and_with_1_and_3_actors_and_resumed(
+    name: str, backends: dict[int, RayBackend], tmp_path: Path
+) -> None:
     problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     for backend in backends.values():
@@ -71,7 +73,8 @@ def test_same_numbers_of_any_actors_and_resumed(name: str, backends: dict[int, R
     first = Simulation(problem, InlineBackend())
     first.step()
     Checkpoints(tmp_path).save(first.state)
-    resumed, state = Simulation(problem, backends[3]), Checkpoints(tmp_path).load()
+    resumed = Simulation(problem, backends[3])
+    state = Checkpoints(tmp_path).load()
     assert state is not None
     resumed.restore(state)
     assert small.outcome(resumed) == expected
@@ -86,13 +89,16 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
     for backend in backends.values():
         assert small.outcome(Simulation(problem, backend)) == expected
         for actor in backend._actors:
-            assert name in ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
+            maps = ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
+            assert name in maps
 
 
 @pytest.mark.parametrize(
     ("name", "source"), [("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients"), ("every probe", "")]
 )
-def test_what_is_measured_is_the_same_with_actors(name: str, source: str, backends: dict[int, RayBackend]) -> None:
+def test_what_is_measured_is_the_same_inline_and_with_1_and_3_actors(
+    name: str, source: str, backends: dict[int, RayBackend]
+) -> None:
     """Tuned, kept and trained models. More than a chunk of 500 is held out, so that several actors share it."""
     changes = {
         "data": {"name": "digits", "validation": {"fraction": 0.5, "from": source}},
@@ -115,7 +121,9 @@ and of SCAFFOLD, which has both, are replaced in the tests below. All others: ma
     "name",
     [name if name in KINDS_OF_STATE else pytest.param(name, marks=pytest.mark.faults) for name in sorted(ALGORITHMS)],
 )
-def test_actors_killed_in_the_middle_change_nothing(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
+def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
+    name: str, backends: dict[int, RayBackend], tmp_path: Path
+) -> None:
     """A real SIGKILL. In round 2 the first client to finish its training takes its process along and the marker."""
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
@@ -140,19 +148,22 @@ def test_an_actor_that_hangs_is_replaced_and_changes_nothing(
     simulation.step()
     assert "hangs; respawning it" in caplog.text
     assert small.outcome(simulation) == small.outcome(Simulation(Problem.build(config("fedavg")), InlineBackend()))
-    stopped, deadline = int((tmp_path / "marker.pid").read_text()), time.monotonic() + 10
+    stopped = int((tmp_path / "marker.pid").read_text())
+    deadline = time.monotonic() + 10
     while Path(f"/proc/{stopped}").exists():
         assert time.monotonic() < deadline, f"process {stopped} is still there"
 
 
 @pytest.mark.faults
 def test_an_actor_that_always_dies_is_given_up_with_a_word_about_memory(backends: dict[int, RayBackend]) -> None:
+    simulation = Simulation(Problem.build(config("tests.plugins:Dies")), backends[1])
     with pytest.raises(RayError, match=r"actor 0 died \(ActorDiedError\), 5 times in one call of train; if mem"):
-        Simulation(Problem.build(config("tests.plugins:Dies")), backends[1]).step()
+        simulation.step()
 
 
 def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dict[int, RayBackend]) -> None:
-    problem, found = Problem.build(config("tests.plugins:NotANumber", rounds=6)), []
+    problem = Problem.build(config("tests.plugins:NotANumber", rounds=6))
+    found = []
     for backend in (InlineBackend(), *backends.values()):
         simulation = Simulation(problem, backend)
         with pytest.raises(Diverged) as caught:
@@ -192,14 +203,15 @@ def test_the_same_numbers_where_states_stay(method: str, staying: dict[int, RayB
     assert [next(half).round for _ in range(4)] == [0, 1, 2, 3]
     half.close()
     for backend in (InlineBackend(), staying[1]):
-        resumed, found = Simulation(built, backend), Checkpoints(tmp_path).load()
+        resumed = Simulation(built, backend)
+        found = Checkpoints(tmp_path).load()
         assert found is not None
         assert found.round == 3
         resumed.restore(found)
         assert small.outcome(resumed) == expected
 
 
-def test_states_survive_their_actors_a_full_disk_is_an_error(staying: dict[int, RayBackend], tmp_path: Path) -> None:
+def test_states_survive_the_actors_that_computed_them(staying: dict[int, RayBackend]) -> None:
     """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
     built, backend = keeping("scaffold"), staying[1]
     running = Simulation(built, backend)
@@ -208,6 +220,9 @@ def test_states_survive_their_actors_a_full_disk_is_an_error(staying: dict[int, 
     (actor,) = backend._actors
     os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
     assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
+
+
+def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBackend], tmp_path: Path) -> None:
     running = Simulation(keeping("scaffold"), staying[3])
     running.step()
     (tmp_path / "file").write_text("not a directory")
@@ -259,7 +274,8 @@ def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend
 def test_two_actors_share_a_gpu_and_a_third_is_refused(local_ray: None) -> None:
     """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
     shared = {"actors": 2, "cpus_per_actor": 0.5, "gpus_per_actor": 0.5, "device": "cpu"}
-    settings, backend = config("fedavg").resolve() | {"runtime": shared}, RayBackend(Runtime(**shared))
+    settings = config("fedavg").resolve() | {"runtime": shared}
+    backend = RayBackend(Runtime(**shared))
     try:
         there = run(Problem.build(RunConfig.parse(settings)), backend).summary()
         free = ray.available_resources().get("GPU", 0.0)
@@ -285,7 +301,8 @@ def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> N
     assert pace.get_limit("train", 10, 0) == FLOOR, "20 x 0.3 x 10 = 60 s are below it"
     pace.note("train", 20, 40.0)
     pace.note("train", 20, 20.0)
-    assert (pace.get_limit("train", 30, 0), pace.get_limit("train", 30, 1)) == (1200, 2400)
+    assert pace.get_limit("train", 30, 0) == 1200
+    assert pace.get_limit("train", 30, 1) == 2400
     assert pace.get_limit("evaluate", 30, 0) == FIRST
 
 

@@ -55,7 +55,8 @@ def received(algorithm: str, cohort: int) -> int:
     """Bytes into the driver in one round of this cohort."""
     x, y = np.random.default_rng(0).normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
     data = Dataset("random", x, y, x[:10], y[:10], 10, client_train=np.repeat(np.arange(CLIENTS), 5))
-    training, late = {"rounds": 2, "local_epochs": 1, "batch_size": 5}, {"every": 2, "last": 1}
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 5}
+    late = {"every": 2, "last": 1}
     built = small.problem(algorithm, (CLIENTS, cohort), 20, "natural", arrays=data, training=training, evaluation=late)
     backend = Weighing(Runtime(actors=2))
     Simulation(built, backend).step()
@@ -87,7 +88,8 @@ def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
     backend = RayBackend(Runtime(actors=2))
     try:
         running = Simulation(built, backend)
-        found, kept = small.outcome(running), running.state.clients
+        found = small.outcome(running)
+        kept = running.state.clients
         assert all(isinstance(state, ObjectState) for state in kept.values())
         assert len(kept) * 9_000_000 > 200_000_000, "they fitted"
     finally:

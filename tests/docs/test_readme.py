@@ -47,7 +47,8 @@ def execute(home: Path, command: str, limit: float = 280, fedray: Sequence[str] 
     """Return what a command prints, called as a process of its own, with more in its environment."""
     program, *arguments = shlex.split(command)
     words = [sys.executable, *(fedray if Path(program).name == "fedray" else []), *arguments]
-    done = subprocess.run(words, cwd=home, env=list_environment() | more, capture_output=True, text=True, timeout=limit)
+    env = list_environment() | more
+    done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, timeout=limit)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -213,7 +214,8 @@ def test_a_data_set_of_hugging_face(tmp_path: Path) -> None:
     (tmp_path / "datasets.py").write_text(HUB)
     run_recipe("hub.py", tmp_path)
     data = problem(2, "iid", {"name": "npz", "path": str(tmp_path / "hub.npz")}).data
-    assert (data.x_test.shape, data.x_test[:, 0, 0, 0].tolist()) == ((4, 1, 5, 6), [4, 5, 6, 7])
+    assert data.x_test.shape == (4, 1, 5, 6)
+    assert data.x_test[:, 0, 0, 0].tolist() == [4, 5, 6, 7]
     assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
 
 

@@ -62,8 +62,10 @@ def test_killed_half_way_ends_as_an_undisturbed_one(finished: Path, local_ray: N
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()
-    assert Counter(run.info.status for run in runs(project))["FINISHED"] < 4, "it was killed too late to show anything"
-    begun = {path.parent for path in project.glob(".fedray/cells/*/checkpoint-*.json") if path.stem != "checkpoint-12"}
+    statuses = Counter(run.info.status for run in runs(project))
+    assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
+    checkpoints = project.glob(".fedray/cells/*/checkpoint-*.json")
+    begun = {path.parent for path in checkpoints if path.stem != "checkpoint-12"}
     out = call("sweep", "sweep.yaml", "--max-concurrent", "1").out
     assert "small: 4 finished" in out
     assert out.count(": resumed, goes on with round ") <= len(begun)  # its process may end a cell after its driver
@@ -96,20 +98,23 @@ def test_a_tune_stage_that_failed_is_no_result(local_ray: None, project: Path) -
     """Of an earlier call with other draws there may be a final stage under the name."""
     tuned = {"name": "tuned", "base": SWEEP["base"], "samples": 1, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
     search = {"grid": {"algorithm": ["tests.plugins:Raises"]}, "search": {"training.lr": {"choice": [0.1, 0.01]}}}
-    said = r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(
+        UserError, match=r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
+    ):
         fedray.run_sweep(tuned | search)
 
 
 def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
-    everything = client.search_runs([client.get_experiment_by_name("fedray").experiment_id])
+    experiment = client.get_experiment_by_name("fedray")
+    everything = client.search_runs([experiment.experiment_id])
     parents = [run for run in everything if run.data.tags["fedray.kind"] == "sweep"]
     assert [run.info.run_name for run in parents] == ["small"]
     run = next(run for run in runs(finished) if run.data.tags["algorithm"] == "scaffold")
     assert run.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
     assert run.info.run_name.startswith("scaffold s"), "the partition is the same for all"
-    assert (run.data.params["training.lr"], run.data.params["partition.alpha"]) == ("0.1", "0.5")
+    assert run.data.params["training.lr"] == "0.1"
+    assert run.data.params["partition.alpha"] == "0.5"
     artefacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
     assert artefacts == {"config.yaml", "partition.png", "partition.npz", "confusion.csv"}
     path = client.download_artifacts(run.info.run_id, "confusion.csv", str(tmp_path))
@@ -148,12 +153,15 @@ def test_stopped_diverged_and_failing_cells(rule: dict[str, Any], local_ray: Non
     code, out, _ = call("sweep", str(write(project, ONE_OF_EACH | rule)), "--max-concurrent", "2")
     assert code == 1
     assert "`fedray status each` says why cells failed\n" in out
-    found, failed = outcome(project), "raises dirichlet(0.5) lr=0.1 s0"
-    assert (found.pop(failed), found.pop("fedavg dirichlet(0.5) lr=1e+20 s0")) == ("failed", "diverged")
+    found = outcome(project)
+    failed = "raises dirichlet(0.5) lr=0.1 s0"
+    assert found.pop(failed) == "failed"
+    assert found.pop("fedavg dirichlet(0.5) lr=1e+20 s0") == "diverged"
     assert set(found.values()) <= ({"stopped"} if "stop" in rule else {"finished", "pruned"})
     assert {run.info.status for run in runs(project)} <= {"FINISHED", "FAILED"}
     bad = next(run for run in runs(project) if run.data.tags["fedray.status"] == "diverged")
-    assert (bad.info.status, bad.data.metrics["summary/diverged_round"]) == ("FAILED", 1)
+    assert bad.info.status == "FAILED"
+    assert bad.data.metrics["summary/diverged_round"] == 1
     assert "diverged in round 1, client" in bad.data.tags["fedray.message"]
     assert "(1 diverged)" in call("tables", "each", "--rows", "training.lr").out
     raised = next(run for run in runs(project) if get_label(run) == failed)
@@ -213,8 +221,10 @@ FILE: dict[str, Any] = {
     ],
 )
 def test_laggards_are_pruned(scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call) -> None:
-    out = call("sweep", str(write(project, FILE | {"scheduler": scheduler})), "--max-concurrent", "1").done
-    client, ended = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}"), {}
+    file = write(project, FILE | {"scheduler": scheduler})
+    out = call("sweep", str(file), "--max-concurrent", "1").done
+    client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
+    ended = {}
     for run in runs(project):
         rounds = [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_accuracy")]
         ended[float(run.data.params["training.lr"])] = run.data.tags["fedray.status"], max(rounds)
@@ -276,7 +286,8 @@ def test_a_file_that_changes_is_not_taken_for_the_planned_one(project: Path, mon
     when a model of the sweep is loaded, with which personal models would be made."""
     (project / "swapping.py").write_text(SWAPPING)
     (project / "split.json").write_text("[[0, 1], [8, 9]]")
-    x, y = np.random.default_rng(0).random((10, 4), np.float32), np.arange(10) % 2
+    rng = np.random.default_rng(0)
+    x, y = rng.random((10, 4), np.float32), np.arange(10) % 2
     np.savez(project / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     base = sections(clients=(2, 2), partition={"name": "file", "path": "split.json"}, training={"rounds": 2, "lr": 0.1})
     base |= {"data": {"name": "npz", "path": "d.npz"}, "runtime": {"actors": 1}}

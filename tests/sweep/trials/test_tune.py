@@ -75,7 +75,8 @@ def test_tune_sees_the_axes_of_what_it_schedules(monkeypatch: pytest.MonkeyPatch
 
 def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(local_ray: None, project: Path) -> None:
     """A callback ends the cell after round 9, the sweep's rule already after its first: rows and summary are of one."""
-    config, rounds = SWEEP["base"] | {"algorithm": "scaffold"}, list[float]()
+    config = SWEEP["base"] | {"algorithm": "scaffold"}
+    rounds = list[float]()
 
     def end(row: dict[str, float]) -> object:
         rounds.append(row["round"])
@@ -116,7 +117,8 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
         for setting in ("iid", "natural")
         for draw in range(5)
     }
-    asked_for, ended = make_scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__), []
+    asked_for = make_scheduler(Sweep.parse(file | {"scheduler": asked}), 8, runs.__getitem__)
+    ended = []
     for accuracy, cell in zip([54, 53, 52, 51, 50, 14, 13, 12, 11, 10], runs, strict=True):
         trial = Mock(trial_id=cell, config={"cell": SimpleNamespace(hash=cell)})
         asked_for.on_trial_add(None, trial)  # type: ignore[arg-type]
@@ -299,7 +301,9 @@ def test_a_silent_trial_is_killed_each_time_after_twice_as_long(monkeypatch: pyt
         assert watched.killed == kill + 1, "it has no process"
 
 
-def test_a_slow_trial_says_so_a_stopped_driver_not_and_a_round_resets_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_trial_says_so_a_stopped_driver_does_not_count_and_a_new_round_resets_deaths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
