@@ -278,8 +278,8 @@ def config(model: str, algorithm: Any = "fedavg", **options: Any) -> dict[str, A
     return found | {"training": {"rounds": 3, "local_epochs": 1, "lr": 0.1, "batch_size": 32}}
 
 
-def finish(given: dict[str, Any]) -> tuple[str, list[float]]:
-    result = run(small.problem(**given), InlineBackend())
+def finish(backend: Any, given: dict[str, Any]) -> tuple[str, list[float]]:
+    result = run(small.problem(**given), backend)
     return result.summary()["theta_sha256"], [row["test_accuracy"] for row in result.history]
 
 
@@ -289,7 +289,7 @@ def test_the_caller_s_generators_go_on() -> None:
     expected = random.random(), np.random.rand()
     random.seed(1)
     np.random.seed(1)
-    finish(config("Everything"))
+    finish(InlineBackend(), config("Everything"))
     assert (random.random(), np.random.rand()) == expected
 
 
@@ -336,9 +336,9 @@ def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message:
 def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
     """Each gave numbers, which depended on the number of actors or were not those of the model."""
     with small.refused(message):
-        finish(config("Slips", slip=slip))
+        finish(InlineBackend(), config("Slips", slip=slip))
     with small.refused("Slips cannot be built: got an unexpected keyword argument 'slop'"):
-        finish(config("Slips", slop=slip))
+        finish(InlineBackend(), config("Slips", slop=slip))
 
 
 OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it"
@@ -362,7 +362,7 @@ OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the 
     ],
 )
 def test_what_forward_hardly_means_is_told(model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
-    finish(model)
+    finish(InlineBackend(), model)
     assert [said in line for line in caplog.messages] == [True] * bool(said)
 
 
@@ -383,7 +383,7 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
     [("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]), ("Everything", [])],
 )
 def test_attributes_that_change_are_named(model: str, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    finish(config(model))
+    finish(InlineBackend(), config(model))
     why = "if forward() reads such an attribute, numbers depend on which clients a process has trained, so make it a "
     assert [line.split("buffer")[0] for line in caplog.messages if "attribute" in line] == [s + why for s in said]
 
