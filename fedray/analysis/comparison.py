@@ -156,7 +156,7 @@ class Difference:
 
     def count_needed_seeds(self) -> int | None:
         """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
-        return count_seeds(float(np.mean(self.gaps)), self.spread, (1 - self.confidence) / self.family)
+        return None if self.mean is None else count_seeds(self.mean, self.spread, (1 - self.confidence) / self.family)
 
     def judge(self, lower: bool) -> str:
         """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
@@ -209,7 +209,8 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
             both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
             pairs = both.dropna().astype(float)
             gaps = tuple(pairs["ours"] - pairs["theirs"])
-            one = Difference(str(row), str(column), gaps, len(both) - len(pairs), confidence)
+            unpaired = int(both.notna().any(axis=1).sum()) - len(pairs)
+            one = Difference(str(row), str(column), gaps, unpaired, confidence)
             found.append(replace(one, p=compute_p(one.tested)))
     return adjust_p_values(found)
 
@@ -519,7 +520,9 @@ def main(
     sweep = collect(*name)
     pick_finished(sweep)  # refuses one without a finished run
     found = compare(sweep, reference, metric, confidence, rows, cols)
-    if found.differences and not any(one.pairs for one in found.differences):
+    if not found.differences:
+        raise UserError(f"compare: {found.to} is the only row; another one is required")
+    if not any(one.pairs for one in found.differences):
         raise UserError(
             f"compare: no finished run has the setting and seed of one of {found.to}; --cols can name the settings"
         )

@@ -11,7 +11,6 @@ import pandas as pd
 from fedray.analysis.data.axes import FINISHED
 from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
 from fedray.analysis.data.metrics import list_by_round
-from fedray.cells.cell import leave_out_seed
 from fedray.cells.status import Status
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
@@ -154,13 +153,15 @@ def results(name: str) -> Results:
     varies = [key for key in list_settings(cells) if cells[key].nunique(dropna=False) > 1]
     records = (sweep.sheet.records.get(hash) for hash in cells["cell"])
     cells["theta_sha256"] = [record.hashes.get("theta_sha256", "") if record else "" for record in records]
-    cells["setting"] = list(map(leave_out_seed, cells["label"], cells["seed"]))
+    cells["setting"] = [spec.setting for spec in sweep.cells["spec"]]
     cells = cells.infer_objects()
     measured = [key for key in map(str, cells) if key.startswith("metrics.") and key != "metrics.diverged_round"]
     cells[measured] = cells[measured].where(cells["status"].isin(FINISHED))
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)
-    trials = read_trials(sweep.store[0], sweep.sheet.run_id).set_index(TRIAL_CELL, drop=False)
+    client, known = sweep.store[0], find_sweeps(*sweep.store)
+    of_parts = [read_trials(client, known[part].info.run_id) for part in sweep.parts]
+    trials = pd.concat(of_parts).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
     have = cells[cells["run_id"].notna()]
     rows = [
@@ -198,11 +199,11 @@ def load(run: str) -> Result:
         raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store")
     tags = found.data.tags
     if (cell := tags.get("fedray.cell")) is None:
-        raise UserError(f"load: {run} is a sweep; one of its cells is required")
+        raise UserError(f"load: {run} is not the run of a cell; one of a sweep's cells is required")
     state = load_newest_state("load", cell)
-    if tags.get("fedray.status") in (Status.FINISHED, "superseded") and (
-        (theta := digest_theta(state.theta)) != tags.get("fedray.theta_sha256", theta)
-    ):
+    theta, status = digest_theta(state.theta), tags.get("fedray.status")
+    unknown = "" if status == "superseded" else theta  # one that did not finish has none
+    if status in (Status.FINISHED, "superseded") and theta != tags.get("fedray.theta_sha256", unknown):
         raise UserError(
             f"load: the newest checkpoint here, of round {state.round}, is not of {run}: its cell was run again"
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedray.cli.listing import complete
-from fedray.cli.run import parse_assignments
+from fedray.cli.run import parse_assignments, refuse_missing_value
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import is_yaml
@@ -26,7 +26,12 @@ Name = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="data.KEY or partition.KEY, e.g. data.path=my.npz"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        callback=refuse_missing_value,
+        help="data.KEY or partition.KEY, e.g. data.path=my.npz",
+    ),
 ]
 
 

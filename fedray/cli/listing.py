@@ -19,7 +19,8 @@ SECTIONS = {listed: section for section, listed in LISTS.items()}
 KINDS = (*SECTIONS, "metrics", "sweeps", "clusters")
 NOTES = {
     "metrics": "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
-    "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
+    "With `best_` (accuracies): the best round on held-out samples, without any on the test set.\n"
+    "Without either: the last round.\n"
     "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`.",
     "clusters": "`fedray list clusters slurm.sh > slurm.sh` writes one.",
     "sweeps": "`fedray list sweeps NAME > NAME.yaml` writes one.",
@@ -109,7 +110,7 @@ def list_entries(what: str) -> dict[str, str]:
     if what == "metrics":
         from fedray.cells.metric import KNOWN
 
-        return {name: known.title for name, known in KNOWN.items()} | {
+        return {name: known.title for name, known in KNOWN.items() if name != "seconds"} | {
             "rounds_to:PERCENT": "first evaluated round with that test accuracy",
             "rounds_to:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
             "speedup:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",

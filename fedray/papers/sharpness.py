@@ -182,7 +182,7 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
     if (found := find_run(client, run)) is None:
         raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids")
     if found.data.tags.get("fedray.kind") != "cell":
-        raise UserError(f"--run: {run} is a sweep; one of its cells is required")
+        raise UserError(f"--run: {run} is not the run of a cell; one of a sweep's cells is required")
     config = read_configuration(client, run)
     refuse_plugins("--run", config)
     parsed = RunConfig.parse(config)

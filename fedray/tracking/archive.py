@@ -30,19 +30,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedray.cells.cell import Cell, ListedCell, SweepName, flatten
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr
+from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr, warn_once
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
 from fedray.tracking import store
-from fedray.tracking.tracker import BATCH, Tracker
+from fedray.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
@@ -57,8 +56,6 @@ ARTIFACT = 256 << 20
 """Maximum size of any other unpacked member in bytes."""
 UNPACKED = 8 << 30
 """Maximum size of all unpacked members together in bytes, once each run has its copy of its split."""
-PARAMS = 100
-"""Parameters that MLflow takes in one request."""
 
 HASH = r"[0-9a-f]{16}"
 DIGEST = r"[0-9a-f]{64}"
@@ -358,7 +355,10 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
                     archive.writestr(f"splits/{digest}", content)
         archive.writestr(f"{folder}/run.json", json.dumps(about))
         for name, path in sorted(files.items()):
-            archive.write(path, f"{folder}/artifacts/{name}")
+            if MEMBER.fullmatch(member := f"{folder}/artifacts/{name}"):
+                archive.write(path, member)
+            else:
+                warn_once(f"run {run_id}: {truncate_repr(name)} is left out: no archive takes a file of this name")
 
 
 def import_sweeps(file: Path) -> list[tuple[str, int, int, int]]:
@@ -391,6 +391,7 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int, int]:
     known = store.find_records(tracker.reader, tracker.experiment, with_run)
     if stage.name in store.find_sweeps(tracker.reader, tracker.experiment):
         there = store.read_stored_sweep(stage.name)
+        sheet = replace(sheet, description=there.description)
         cells = {hash: _tell_apart(cell, there.cells.values()) for hash, cell in stage.cells.items()}
         sheet = replace(sheet, cells={**there.cells, **cells}, file=there.file or archive.file)
     parent = tracker.open_sweep(sheet)
@@ -430,11 +431,8 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
     tags |= {store.SETTING: cell.setting}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
-        for params in chunk_list([Param(key, value) for key, value in run.params.items()], PARAMS):
-            client.log_batch(new, params=params)
         metrics = [Metric(key, *point) for key, points in run.metrics.items() for point in points]
-        for points in chunk_list(metrics, BATCH):
-            client.log_batch(new, metrics=points)
+        client.log_batch(new, metrics, [Param(key, value) for key, value in run.params.items()])
         with tempfile.TemporaryDirectory() as scratch:
             archive.unpack(cell.hash, Path(scratch))
             client.log_artifacts(new, scratch)

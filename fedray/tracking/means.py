@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
@@ -23,7 +22,6 @@ from fedray.cells.metric import LAST
 from fedray.cells.status import Status
 from fedray.common.errors import format_count
 from fedray.tracking import store
-from fedray.tracking.tracker import BATCH
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -94,8 +92,7 @@ def write_means(
         means = [Metric(name, value, start + step, step) for name, value, step in _average(seeds, metrics)]
         again = [Metric(one.key + end, one.value, one.timestamp, one.step) for one in means if one.key in metrics]
         means += again if end else []
-        for batch in chunk_list(means, BATCH):
-            client.log_batch(run.info.run_id, batch)
+        client.log_batch(run.info.run_id, means)
         # Last, so that one which was cut off is written again.
         written = [Param(key, value) for key, value in params.items()]
         client.log_batch(run.info.run_id, params=written, tags=[RunTag(SEEDS, digest)])

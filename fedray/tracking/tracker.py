@@ -12,6 +12,7 @@ a metric's timestamp is its run's start plus its round in milliseconds, and MLfl
 
 import hashlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -117,11 +118,15 @@ class Tracker:
                 run = self.client.create_run(self.experiment, run_name=sheet.name, tags=tags | make_git_tags())
             run_id: str = run.info.run_id
             self.client.update_run(run_id, status="RUNNING")
+            old = run.data.tags.get(store.DESCRIPTION)
+            for key in (store.DESCRIPTION, MLFLOW_RUN_NOTE):
+                if old != sheet.description and run.data.tags.get(key) == old:  # a note may be a page
+                    self.client.set_tag(run_id, key, sheet.description)
             # Cells that a changed file no longer lists leave the sweep's charts in MLflow's UI.
             before = store.read_cells(self.reader, run)
-            for old in store.find_runs(self.reader, self.experiment, before.keys() - sheet.cells.keys()):
-                if store.LISTED + sheet.name in old.data.tags:
-                    self.client.delete_tag(old.info.run_id, store.LISTED + sheet.name)
+            for gone in store.find_runs(self.reader, self.experiment, before.keys() - sheet.cells.keys()):
+                if store.LISTED + sheet.name in gone.data.tags:
+                    self.client.delete_tag(gone.info.run_id, store.LISTED + sheet.name)
             if sheet.file:
                 self.client.log_text(run_id, sheet.file, store.SWEEP_FILE)
             self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)  # last: `list_sweep` asks
@@ -247,7 +252,9 @@ class Tracker:
             data = Dataset(name=str(config["data"]["name"]), digest=digest, source_type="fedray", source=text)
             self.client.log_inputs(run.id, [DatasetInput(data)])
         config.pop("runtime", None)
-        self.client.log_batch(run.id, params=[Param(k, str(v)) for k, v in flatten(config).items()])
+        self.client.log_batch(
+            run.id, params=[Param(re.sub(r"[^\w.:/ -]", "_", k), str(v)) for k, v in flatten(config).items()]
+        )
 
     def _make_tags(self, run: CellRun, found: "AnyRun | None" = None) -> dict[str, str]:
         """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""

@@ -112,7 +112,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     known = store.find_sweeps(client, experiment)
     if sweep and sweep not in known:
         raise store.describe_unknown_sweep(sweep, known)
-    cells, looks = _mark_listed(sweep, client) if sweep else ({}, {})
+    cells, looks = _mark_listed(sweep, client, known[sweep]) if sweep else ({}, {})
     columns = [*dict.fromkeys(look.setting for look in looks.values())]
     columns = columns if 1 < len(columns) <= SPLITS else []
     filter = f"{store.select_listed(sweep)} AND " if sweep else ""
@@ -257,8 +257,9 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
     """Return a view as MLflow's page keeps it; varying: among all runs; rounds: those behind the sweep's number."""
     from fedray.tracking.means import DEVIATION, name_column, name_point
 
+    of_columns = tuple(f"{name} " for name in FIRST)  # written for charts of a column
     logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(store.SUMMARY)}
-    logged = {name for name in logged if " " not in name}  # written for charts of a column
+    logged = {name for name in logged if not name.startswith(of_columns)}
     numbers = [f"{store.SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in view.runs)), numbers[0])
     own = _Varying([run.data.params for run in view.runs if run.data.params])
@@ -330,10 +331,10 @@ def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
     return describe_rounds(counted)
 
 
-def _mark_listed(sweep: str, client: "MlflowClient") -> tuple[dict[str, Cell], dict[str, Look]]:
+def _mark_listed(sweep: str, client: "MlflowClient", parent: "AnyRun") -> tuple[dict[str, Cell], dict[str, Look]]:
     """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells with their looks."""
     reader, experiment = store.open_reader()
-    cells = store.read_cells(reader, store.find_sweeps(reader, experiment)[sweep])
+    cells = store.read_cells(reader, parent)
     runs = store.pick_best(store.find_runs(reader, experiment, cells))
     marked = {run.info.run_id for run in store.search(reader, experiment, store.select_listed(sweep))}
     looks = choose_looks(cells)

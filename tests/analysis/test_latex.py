@@ -159,6 +159,7 @@ HEADERS = {
  & \multicolumn{1}{c}{iid} & \multicolumn{2}{c}{dirichlet} & \multicolumn{1}{c}{[x]} \\
 \cmidrule(lr){2-2} \cmidrule(lr){3-4} \cmidrule(lr){5-5}
  &  & $\alpha$=0.1 & $\alpha$=1 & n=2 \\""",
+    "split: final_iid": r" & split: final\_iid \\",  # a name of the user's, of no metric
     "fedavg, fedsam ρ=0.1, fedsam ρ=0.2": r"""
  & \multicolumn{1}{c}{fedavg} & \multicolumn{2}{c}{fedsam $\rho$} \\
 \cmidrule(lr){2-2} \cmidrule(lr){3-4}
@@ -187,7 +188,8 @@ HEADERS = {
 
 @pytest.mark.parametrize("columns", HEADERS)
 def test_columns_of_a_split_stand_below_its_name(columns: str) -> None:
-    lines = to_latex(ResultTable("s: t", ["row"], columns.split(", "), {}, {}, [])).splitlines()
+    table = ResultTable("s: t", ["row"], columns.split(", "), {}, {}, [], is_joined="test_" in columns)
+    lines = to_latex(table).splitlines()
     expected = HEADERS[columns].removeprefix("\n").splitlines()
     assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
 

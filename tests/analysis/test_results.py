@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import ray
 
@@ -23,6 +24,7 @@ from fedray.analysis.tables.build import build, list_runs
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import summarise_rounds
+from fedray.tracking.store import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.conftest import Call
@@ -75,6 +77,16 @@ def test_a_cell_has_the_hash_of_its_model(store: Tracker) -> None:
     write_run(store, cells[0], history(50), hashes={"theta_sha256": "ab" * 32})
     write(store, cells, [])
     assert list(fedray.results("sweep").cells["theta_sha256"]) == ["ab" * 32, ""]
+
+
+def test_the_trials_of_all_blocks_are_there(store: Tracker) -> None:
+    """Also if the first block has none, as one that was imported."""
+    for k in range(3):
+        one = cell(FEDAVG, 0.5, k)
+        write(store, [one], [50], name=f"cc/{k}")
+        trials = [pd.DataFrame({"config/cell": [one["hash"]], "round": [1]})] * (k > 0)
+        store.keep_trials(read_stored_sweep(f"cc/{k}").run_id, trials)
+    assert fedray.results("cc").trials["config/cell"].tolist() == [cell(FEDAVG, 0.5, k)["hash"] for k in (1, 2)]
 
 
 def test_the_page_names_the_columns(store: Tracker) -> None:

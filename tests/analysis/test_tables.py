@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from fedray.analysis.comparison import compare
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import SweepTable, collect
-from fedray.analysis.data.metrics import make_title, read_values
+from fedray.analysis.data.metrics import is_ranked, make_title, read_values
 from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build, main
@@ -301,6 +302,15 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
     said = r"--reference: unknown name 'fedsam'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ="
     with pytest.raises(UserError, match=said):
         build(collect("more"), reference="fedsam")
+
+
+def test_clients_and_figures_name_rows_as_the_table_does(store: Tracker) -> None:
+    """ρ = 0.5 has not run. The best round is a number without a better one."""
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [70, 71])
+    assert (
+        list(label_finished(collect("sweep"))["_row"]) == build(collect("sweep")).rows[:2] == ["fedavg", "fedsam ρ=0.1"]
+    )
+    assert not is_ranked("best_round", collect("sweep").cells)
 
 
 def test_two_metrics_side_by_side(store: Tracker) -> None:

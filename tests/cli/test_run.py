@@ -66,6 +66,10 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
         UserError, match=rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
     ):
         fedray.load(run.info.run_id)
+    client.set_tag(run.info.run_id, "fedray.status", "superseded")
+    client.delete_tag(run.info.run_id, "fedray.theta_sha256")  # as of a run that was interrupted, before `--force`
+    with pytest.raises(UserError, match="its cell was run again"):
+        fedray.load(run.info.run_id)
     saved = load_file("model.safetensors")
     flat = torch.cat([saved[name].flatten() for name, _ in loaded.model().model.named_parameters()])
     assert torch.equal(flat, loaded.theta)

@@ -443,12 +443,13 @@ def test_what_some_cells_leave_out_varies_and_a_view_fits_into_a_tag(store: Trac
     """A chart of each of 100 metrics takes more than the 20,000 characters that MLflow allows."""
     cells = [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
     cells[1]["config"]["training"] = {"clip_norm": 10}
-    write(store, cells, [rows(**{f"class_{k}": (1.0, 2.0) for k in range(100)})] * 2)
+    write(store, cells, [rows(**{f"class {k}": (1.0, 2.0) for k in range(100)})] * 2)
     save_view("sweep")
     text = store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"]
     view = json.loads(text)
     assert 19_000 < len(text) <= 20_000
     assert view["compareRunCharts"][0]["metricKey"] == "test_accuracy"
+    assert "class 0" in {one.get("metricKey") for one in view["compareRunCharts"]}, "a space is allowed"
     assert view["selectedColumns"][:2] == ["params.`training.clip_norm`", "params.`seed`"]
 
 

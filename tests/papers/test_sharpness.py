@@ -109,7 +109,7 @@ def test_refusals(store: Tracker) -> None:
         (none, "there is no checkpoint of it in"),
         (personal, "has no global model"),
         (foreign, "a plug-in; fedray imports no class that a store names"),
-        (sweep, "is a sweep; one of its cells is required"),
+        (sweep, "is not the run of a cell; one of a sweep"),
         ("0" * 32, "is not in this store"),
     ):
         with pytest.raises(UserError, match=message):

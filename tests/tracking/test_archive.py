@@ -86,7 +86,9 @@ def content(name: str = "sweep") -> dict[str, object]:
     return found
 
 
-def test_an_imported_sweep_is_the_exported_one_with_its_tables(use: Callable[[str], None], tmp_path: Path) -> None:
+def test_an_imported_sweep_is_the_exported_one_with_its_tables(
+    use: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A table is made of what `collect` finds. The sweep's file goes along; the store's own stays."""
 
     def table() -> str:
@@ -105,9 +107,15 @@ def test_an_imported_sweep_is_the_exported_one_with_its_tables(use: Callable[[st
     assert content() == before
     assert len(MlflowClient().search_runs([open_store()[1]])) == 4, "three cells and the sweep itself"
     assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
-    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
+    Tracker().open_sweep(sheet("sweep", CELLS, "what it is about", "name: sweep\n"))
     import_sweeps(tmp_path / "sweep.zip")
-    assert read_stored_sweep("sweep").file == "name: sweep\n"
+    there = read_stored_sweep("sweep")
+    assert (there.file, there.description) == ("name: sweep\n", "what it is about")
+    client = MlflowClient()
+    assert client.get_run(there.run_id).data.tags["mlflow.note.content"] == "what it is about"
+    client.log_text(next(iter(there.records.values())).run_id, "", "plot (1).txt")
+    assert export_sweep("sweep", tmp_path / "again.zip") == 3
+    assert "is left out: no archive takes a file of this name" in caplog.text
 
 
 def test_a_killed_import_is_completed_by_the_same_command(

@@ -161,13 +161,15 @@ def label_finished(sweep: SweepTable, without: Sequence[str] = (), statuses: Seq
     """Return the cells of these statuses with `_row` (the method) and `_column` (the setting), without some keys.
 
     `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
-    share no axes. Raises UserError if no cell has finished.
+    share no axes. All cells are named, as in tables. Raises UserError if no cell has finished.
     """
-    cells = pick_finished(sweep, statuses).drop(columns=list(without), errors="ignore")
+    cells, shown = sweep.cells.drop(columns=list(without), errors="ignore"), pick_finished(sweep, statuses).index
     methods, settings = label_table(cells)
     named = [name for name in ("data", "model") if f"{name}.name" in cells]
     apart = [name for name in named if label_cells(cells, name).nunique() > 1]
-    return cells.assign(_row=methods, _column=settings, _figure=label_cells(cells, ",".join(apart)) if apart else "")
+    figures = label_cells(cells, ",".join(apart)) if apart else ""
+    found: pd.DataFrame = cells.assign(_row=methods, _column=settings, _figure=figures).loc[shown]
+    return found
 
 
 def list_varying_settings(cells: pd.DataFrame) -> list[str]:

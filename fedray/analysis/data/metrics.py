@@ -43,6 +43,8 @@ COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_clie
 """Metrics counted here, from the configuration; runs do not log them."""
 FORMS = (f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *(f"{name}:TARGET/METHOD" for name in RATIOS))
 """Metrics computed here from the accuracies by round."""
+WITHOUT_BEST = ("best_round", "diverged_round", "lr")
+"""Metrics of which no value is the best, besides those of probes that say so."""
 NEVER = float("inf")
 """Value of a run that never reached its target."""
 
@@ -281,7 +283,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
     one = Metric.parse(metric)
     if not is_ranked(metric, cells):
         raise UserError(
-            f"--metric: found {metric!r}, and its probe says that no value is the best; tables and curves show it, and "
+            f"--metric: found {metric!r}, and no value of it is the best; tables and curves show it, and "
             "nothing is compared or chosen by it"
         )
     if one.plain.endswith("_std") and one.plain not in _list_declared(cells):
@@ -290,9 +292,9 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 
 def is_ranked(metric: str, cells: pd.DataFrame) -> bool:
-    """Return False for a metric without a best value, as its probe says (`Probe.unranked`)."""
+    """Return False for a metric without a best value: a round or a rate, or as its probe says (`Probe.unranked`)."""
     own = (name for spec in cells["spec"] for name in spec.plugins.unranked)
-    return find_declared(Metric.parse(metric).plain, UNRANKED.union(own)) is None
+    return find_declared(Metric.parse(metric).plain, UNRANKED.union(own, WITHOUT_BEST)) is None
 
 
 def describe_doubts(sweep: SweepTable, metric: str) -> list[str]:

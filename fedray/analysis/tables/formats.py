@@ -55,7 +55,7 @@ def to_latex(table: ResultTable) -> str:
         text = _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
         return re.sub(r"([(,] ?)-(?=\d)", r"\1$-$", text)  # a difference's sign; a mere hyphen is shorter
 
-    heads, tops = _split_names(table.rows), _split_names(table.columns)
+    heads, tops = _split_names(table.rows), _split_names(table.columns, table.is_joined)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
     said += table.captioned
@@ -129,15 +129,15 @@ def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:
     return [" & ".join(["", *names]) + r" \\", " ".join(rules)]
 
 
-def _split_names(labels: Sequence[str]) -> list[list[str]]:
+def _split_names(labels: Sequence[str], are_joined: bool = False) -> list[list[str]]:
     """Return the header and the labels, in two parts, method and options, if a method has several of them.
 
     If all have the same option, the header names it: `ρ`. Columns of several metrics have these as their second part.
     """
-    of_metrics = [re.fullmatch(r"(.*): ([\w:/.]+)", label, re.DOTALL) for label in labels]
-    if all(of_metrics):
-        short = name_metrics(dict.fromkeys(part[2] for part in of_metrics if part))
-        return [["", ""], *([part[1], short[part[2]]] for part in of_metrics if part)]
+    if are_joined:
+        of_metrics = [label.rpartition(": ") for label in labels]
+        short = name_metrics(dict.fromkeys(metric for _, _, metric in of_metrics))
+        return [["", ""], *([setting, short[metric]] for setting, _, metric in of_metrics)]
     for options in (" [^ =]+=[^ =]+", "(?: [^ =]+=[^ =]+)*"):  # `dirichlet α=0.1` of `dirichlet α=0.1 rounds=30`
         parts = [re.fullmatch(rf"(.*?)({options})", label, re.DOTALL) for label in labels]
         split = [(part[1], part[2].strip()) for part in parts if part]

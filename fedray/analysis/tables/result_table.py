@@ -87,6 +87,8 @@ class ResultTable:
     """LaTeX's caption, as LaTeX reads it; empty for the title."""
     captioned: list[str] = field(default_factory=list)
     """Those of the notes without which a caption would mislead."""
+    is_joined: bool = False
+    """True if each column is of a setting and a metric: `iid: test_loss`."""
 
     @cached_property
     def seeds_notes(self) -> dict[str, str]:
@@ -181,6 +183,7 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         first,
         title=f"{first.title.partition(': ')[0]}: {'; '.join(titles)}",
         columns=[f"{column}: {name}" for column in first.columns for name in tables],
+        is_joined=True,
         entries=entries,
         ranks=ranks,
         notes=list(dict.fromkeys(table.notes[0] for table in tables.values()))

@@ -110,7 +110,7 @@ def test_of_an_unranked_metric_no_entry_is_the_best(stored: Tracker, tmp_path: P
     for refused in (("compare", "sweep"), ("tables", "sweep", "--best-except", "fedavg"), differences):
         code, _, err = call(*refused, "--metric", "angle_a")
         assert (code, err.count("\n")) == (2, 1), refused
-        said = "fedray: --metric: found 'angle_a', and its probe says that no value is the best"
+        said = "fedray: --metric: found 'angle_a', and no value of it is the best"
         assert err.startswith(said), refused
     page = str(tmp_path / "page.html")
     for shown in (("figures", "sweep", *folder, "--kind", "methods"), ("report", "sweep", "--out", page)):
