@@ -520,9 +520,7 @@ def main(
     sweep = collect(*name)
     pick_finished(sweep)  # refuses one without a finished run
     found = compare(sweep, reference, metric, confidence, rows, cols)
-    if not found.differences:
-        raise UserError(f"compare: {found.to} is the only row; another one is required")
-    if not any(one.pairs for one in found.differences):
+    if found.differences and not any(one.pairs for one in found.differences):
         raise UserError(
             f"compare: no finished run has the setting and seed of one of {found.to}; --cols can name the settings"
         )

@@ -34,7 +34,7 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
     (area,) = figure.axes
     assert [bar.get_height() for bar in area.patches] == [20, 50]
-    assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
+    assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam ρ=0.1"], "as in the table"
     assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
     assert figure.get_label() == "error bars: ± standard deviation over 1 to 2 seeds"
     figure.draw_without_rendering()
