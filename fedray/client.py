@@ -84,7 +84,7 @@ class LocalClient(Client):
     method's numbers of a round come in `message`. shares: the parameters that `shared_update` holds. shuffle: whether a
     pass over its samples (`batches`) is in random order, otherwise in their own order. passes: how often it has called
     grad or grad_with (`gradients`), full_grad (`full_gradients`), predict (`predictions`) and shard
-    (`full_predictions`).
+    (`full_predictions`). stepped_state: the state that its steps had, once `upload` may have changed it.
     """
 
     id: int
@@ -107,6 +107,7 @@ class LocalClient(Client):
         self._own_pass: tuple[str, int, int | None] | None = None
         self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
+        self.stepped_state = self.state
 
     @cached_property
     def second(self) -> "LocalSecondModel":

@@ -153,7 +153,7 @@ class APFL(PersonalBeside):
 
     @property
     def answers_alone(self) -> bool:
-        return self.mix == "parameters"
+        return self.mix == "parameters" and type(self).personal_logits is APFL.personal_logits
 
     def personal_logits(self, c: Client) -> Tensor:
         if self.mix == "parameters":

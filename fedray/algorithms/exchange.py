@@ -181,8 +181,8 @@ class Server:
     """State of the server during aggregation.
 
     theta: x, the global model. state: the algorithm's own vectors. clients: N. cohort: M, the clients that took part.
-    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0. lr_decay: η_{t+1}
-    over η_t.
+    round: t, from 0. lr: η_t, the local learning rate of this round. server_lr: η_g. first_lr: η_0, after a warm-up.
+    lr_decay: η_{t+1} over η_t.
 
     Examples:
         >>> server = Server(torch.tensor([1.0]), Vectors(), Layout(("w",), ((1,),)), clients=10, server_lr=0.5)
@@ -268,10 +268,10 @@ class Client(ABC):
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
     lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
     counted_steps: K_i for methods that divide by it, equal to `steps` unless `training.nominal_steps` is set (D-23).
-    first_lr: η_0. batch_size: samples of a whole batch. per_epoch: steps of one pass over the shard. first: True if the
-    client has no state yet; for methods whose clients keep a state, at its first participation. samples: n_i, its
-    number of training samples; total_samples: Σ n_j over all clients; total_clients: N. layout: slices of theta by
-    parameter, with their parts. input_shape: shape of one input.
+    first_lr: η_0, after a warm-up. batch_size: samples of a whole batch. per_epoch: steps of one pass over the shard.
+    first: True if the client has no state yet; for methods whose clients keep a state, at its first participation.
+    samples: n_i, its number of training samples; total_samples: Σ n_j over all clients; total_clients: N. layout:
+    slices of theta by parameter, with their parts. input_shape: shape of one input.
 
     Examples:
         >>> def direction(c: Client) -> Tensor:  # FedProx's, with μ = 0.1

@@ -89,7 +89,7 @@ class FedProto(AuxiliaryLoss):
 
     @property
     def answers_alone(self) -> bool:
-        return self.answer == "classifier"
+        return self.answer == "classifier" and type(self).personal_logits is FedProto.personal_logits
 
     def personal_logits(self, c: Client) -> Tensor:
         """Return negative squared distances `(n, C)` to the prototypes; impossible classes are far below."""

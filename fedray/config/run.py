@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
+from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.partial import share_matrix
 from fedray.common.errors import UserError, find_nearest
 from fedray.components.base import Checked, Component, describe
@@ -303,6 +304,11 @@ class RunConfig(Checked):
                     f"{part.section}: {part.name}, or a module that it imports, has changed since this Python imported "
                     "it; start Python anew, or call importlib.reload with each module that changed"
                 )
+
+    def count_revisions(self) -> int:
+        """With a warm-up η_0 was the warm-up's first rate, for FedExP and control variates."""
+        uses_first = isinstance(self.stepping, FedExP) or getattr(self.algorithm, "variate_lr", "round") == "first"
+        return super().count_revisions() + (self.training.warmup > 0 and uses_first)
 
     def hash_cell(self, data_digest: str) -> str:
         """Return the cell's hash."""

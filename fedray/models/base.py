@@ -85,6 +85,9 @@ class ModelSpec(Component):
         if self.lora is not None:
             self.lora.adapt(module)
         freeze(module, self.freeze)
+        grown = [one for name, one in module.named_parameters() if name.endswith(".lora_B")]
+        if grown and not any(one.requires_grad for one in grown):
+            raise UserError(f"model.freeze: found {', '.join(self.freeze)}; the adapters of model.lora would stay 0")
 
     def load_init(self, module: nn.Module) -> None:
         """Load the `init` file, if any; adapters stay as drawn if it has none. Raises UserError if it does not fit."""

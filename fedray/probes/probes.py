@@ -310,7 +310,7 @@ def measure_drift_between(
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
     """
-    pairs = 1 - math.fsum(w * w for w in weights.values())
+    pairs = math.fsum(weights.values()) ** 2 - math.fsum(w * w for w in weights.values())
     if pairs <= 0:
         return {}
     square = math.fsum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())

@@ -15,6 +15,7 @@ from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
 from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
+from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
@@ -69,6 +70,7 @@ def _compute_proximal_gradient(twin: LocalClient, algorithm: Algorithm, tau: flo
 def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield logits of x over τ, ∇L_p and q at y for each batch of one pass through the shard in order (K_i at most)."""
     buffers, size = twin.network.buffers.clone(), twin.batch_size
+    twin.state = Vectors(twin.stepped_state)  # `upload` has changed it since
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
         twin.start_step(twin.steps - 1, *twin.population.samples.make_batch(twin.indices[k * size : (k + 1) * size]))

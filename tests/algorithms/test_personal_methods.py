@@ -261,3 +261,11 @@ def test_one_matrix_kept(share: str, kept: int, name: str) -> None:
         problem("scaffold", model=MODEL | {"lora": {"share": share}})
     with small.refused("exchange parameters alone; fedsol exchanges"):
         problem({"name": "fedsol", "proximal": "scaffold"}, model=MODEL | {"lora": {"share": share}})
+
+
+@pytest.mark.parametrize("options", [{"name": "apfl"}, {"name": "fedproto", "answer": "classifier"}])
+def test_a_subclass_with_an_answer_of_its_own_has_no_model_that_gives_it(options: dict[str, Any]) -> None:
+    method = algorithm(options)
+    own = type("Own", (type(method),), {"personal_logits": lambda self, c: None})
+    assert method.answers_alone
+    assert not own(**{key: value for key, value in options.items() if key != "name"}).answers_alone

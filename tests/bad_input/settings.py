@@ -52,6 +52,7 @@ CHANGES: dict[str, str] = {
     "runtime.device=cuda": "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu",
     "model.hidden=[10000000000000]": "model: mlp cannot be built: RuntimeError: [enforce fail…",
     "partition=natural": "partition.name: data digits have no natural clients (client_train)",
+    "model={name: mlp, hidden: [8], lora: {}, freeze: [body]}": "model.freeze: found body; the adapters of model.lora…",
     "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…",
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
     "=1": "--set: found '=1'; KEY=VALUE is required",

@@ -122,6 +122,17 @@ def test_a_packed_run_is_the_same_and_cells_keep_their_hashes(monkeypatch: pytes
     assert {cell: RunConfig.parse(point).hash_cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}
 
 
+def test_fedexp_scales_epsilon_by_the_rate_after_the_warm_up() -> None:
+    """In the warm-up's first round the rate is half of 0.4, so ε counts a quarter. Such cells have another hash."""
+    found = []
+    for epsilon, training in ((0.8, {"lr": 0.4, "warmup": 1}), (0.2, {"lr": 0.2})):
+        method, steps = {"name": "fedexp", "epsilon": epsilon}, {"rounds": 2, "local_epochs": 1, **training}
+        running = small.simulation(method, training=steps)
+        running.step()
+        found.append((running.state.theta.tolist(), running.problem.config.count_revisions()))
+    assert (found[0][0], found[0][1] - found[1][1]) == (found[1][0], 1)
+
+
 def rates(rounds: int, **options: Any) -> list[float]:
     """η_t of every round, η = 1."""
     training = Training(lr=1.0, rounds=rounds, **options)

@@ -201,7 +201,7 @@ class Simulation:
             round=t,
             lr=training.compute_lr(max(t, 0)),
             server_lr=training.server_lr,
-            first_lr=training.compute_lr(0),
+            first_lr=training.lr,
             lr_decay=training.compute_lr_change(max(t, 0)),
         )
 

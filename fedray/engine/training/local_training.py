@@ -107,7 +107,7 @@ class LocalTrainer:
             batch_size=counts.batch_size,
             optimiser=self._optimiser,
             counted_steps=counts.counted_steps,
-            first_lr=training.compute_lr(0),
+            first_lr=training.lr,
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
@@ -330,6 +330,7 @@ class LocalTrainer:
         Raises UserError if a method's upload has a name that is taken.
         """
         uploads: dict[str, Sum | PerClient] = {}
+        c.stepped_state = Vectors(c.state)
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             with refuse_lost(method, "upload", c):
                 sent = let_assign(method, "upload", method.upload, c)
