@@ -92,8 +92,10 @@ def test_empty_clients_take_no_part() -> None:
     drawn = [running.draw_cohort(t) for t in range(50)]
     assert (set(np.concatenate(drawn)), min(len(c) for c in drawn)) == ({1, 3, 4}, 1)
     assert list(simulation(sizes, 2, cohorts=[[2, 3]] * 100).draw_cohort(0)) == [3]
-    with pytest.raises(Diverged, match="empty"):
-        simulation(sizes, 2, cohorts=[[0, 2]] * 100).draw_cohort(0)
+    given = {"partition": {"name": "dirichlet", "alpha": 0.02, "min_size": 0}, "training": {"rounds": 1}}
+    empty = np.flatnonzero(small.problem(clients=(60, 1), **given).split.train.sizes == 0)[:2].tolist()
+    with small.refused("clients.cohorts: every client of round 0 is empty"):
+        small.problem(clients={"total": 60, "cohorts": [empty]}, **given)
 
 
 def test_weights() -> None:
