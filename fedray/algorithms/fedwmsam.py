@@ -21,8 +21,8 @@ class FedWMSAM(ClientMomentum):
     term 0), so that updates along the momentum lower α.
 
     Readings: e is one vector of length ρ (D-89) that points uphill, as in the authors' summary (D-90); k Δ_i lacks η as
-    written (D-91); α's rule is known only from code (D-93). α = 1 with ρ = 0 is SCAFFOLD;
-    without variates and with ρ = 0 this is FedCM. Only the paper's poster and code were read, not its formulas [S].
+    written (D-91); α's rule is known only from code (D-93). With `adaptive: false`, α = 1 and ρ = 0 this is SCAFFOLD,
+    without variates and with ρ = 0 FedCM. Only the paper's poster and code were read, not its formulas [S].
     """
 
     name = "fedwmsam"

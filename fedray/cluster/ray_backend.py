@@ -154,7 +154,9 @@ class RayBackend:
         self.moved += sum(self._homes.get(i, slot) != slot for i, slot in placed.items())
         self._homes |= placed
         replies, largest = [], 0
-        for (_, sent, _), answer in zip([call for call in dealt if call[1]], self._call("train", dealt), strict=True):
+        for (_, sent, _), answer in zip(
+            [call for call in dealt if call[1]], self._call("train", dealt, broadcast.kind), strict=True
+        ):
             head, *refs = answer if isinstance(answer, list) else [answer]
             states: dict[int, ClientState] = {i: as_vectors(state, True) for i, state in head["states"].items()}
             states |= {i: ObjectState(ref) for (i, *_), ref in zip(sent, refs, strict=False) if i not in states}
@@ -178,7 +180,7 @@ class RayBackend:
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         calls = [(*call, request) for call in self._make_calls(broadcast, tasks)]
-        return _join(self._call("evaluate_personal", calls))
+        return _join(self._call("evaluate_personal", calls, request.kind))
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         shares = self._assign_to_homes([version.client for version in versions])
@@ -223,22 +225,21 @@ class RayBackend:
             .remote()
         )
 
-    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], kind: str = "") -> list[Any]:
         """Call each actor once and return the answers in slot order; calls without work are left out.
 
         An actor that dies, or takes so long that it must hang, is replaced and its call repeated: it had committed
-        nothing, so the numbers are the same.
+        nothing, so the numbers are the same. kind: the name under which the call is timed; empty for the method's.
         """
         busy = [slot for slot, args in enumerate(arguments) if method == "open" or len(args[1]) > 0]
         began = dict.fromkeys(busy, time.monotonic())
-        kind = arguments[0][2].kind if method == "evaluate_personal" else method
         pending = {slot: self._start_call(slot, method, arguments[slot]) for slot in busy}
         answers, opened = [], dict[int, Any]()
         disturbed = False  # True: answers read later have waited for a lost slot
         for slot in busy:
             work = self._measure_work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
-                left = began[slot] + self._timeouts.get_limit(kind, work, attempt) - time.monotonic()
+                left = began[slot] + self._timeouts.get_limit(kind or method, work, attempt) - time.monotonic()
                 self.heartbeat.announce(left)
                 try:
                     if slot in opened:  # a failure to open a new actor is raised first
@@ -247,7 +248,7 @@ class RayBackend:
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
                     if not disturbed:
-                        self._timeouts.note(kind, work, time.monotonic() - began[slot])
+                        self._timeouts.note(kind or method, work, time.monotonic() - began[slot])
                     break
                 except (RayActorError, OutOfMemoryError, GetTimeoutError) as error:
                     disturbed = True
@@ -310,7 +311,7 @@ class TrialBackend(InlineBackend):
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.dealt.sizes]
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        with self._bound("train", self._measure_work(tasks)):
+        with self._bound(broadcast.kind, self._measure_work(tasks)):
             replies = super().train(broadcast, tasks)
             for reply in replies:
                 reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}

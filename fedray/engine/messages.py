@@ -25,6 +25,11 @@ class Broadcast:
     cohort: int
     measured: bool = False
 
+    @property
+    def kind(self) -> str:
+        """The name under which such calls are timed: probes can take many times as long as the training."""
+        return "train measured" if self.measured else "train"
+
 
 @dataclass(frozen=True)
 class ClientTask:
@@ -68,8 +73,10 @@ class PersonalEval:
 
     @property
     def kind(self) -> str:
-        """The name under which such calls are timed: newcomers may be trained although the others are only tested."""
-        return "evaluate_newcomers" if self.newcomers else "evaluate_personal"
+        """The name under which such calls are timed: newcomers may be trained although the others are only tested, and
+        models that are tested often may be fine-tuned now and then."""
+        name = "evaluate_newcomers" if self.newcomers else "evaluate_personal"
+        return name + " tuned" * (self.epochs[-1] > 0)
 
 
 def count_bytes(tensors: Iterable[Tensor]) -> int:

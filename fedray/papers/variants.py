@@ -215,7 +215,7 @@ class FedSpeedForms(FedSpeed, PerturbForms):
     """q = (1 - a) g(y) + a g(y + ρ unit(g(y))) + α (y - x + H_i), as it is printed (`mix: a`, D-15).
 
     With `dual_mean: cohort` each client of the cohort corrects its own upload, so that the server adds the cohort's
-    mean of H, which is the same if all clients take part (D-15). `perturb` as in `fedsam@forms`.
+    mean of H, which is the same if all clients take part with equal weights (D-15). `perturb` as in `fedsam@forms`.
     """
 
     name = "fedspeed@forms"

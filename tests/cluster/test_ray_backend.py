@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
 from fedray.engine.loop import make_rounds, run
+from fedray.engine.messages import Broadcast, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
@@ -303,6 +305,10 @@ def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> N
     pace.note("train", 20, 20.0)
     assert pace.get_limit("train", 30, 0) == 1200
     assert pace.get_limit("train", 30, 1) == 2400
+    # Calls that take many times as long have a pace of their own: with probes, fine-tuned, of newcomers.
+    kinds = {PersonalEval((n,), True, False, newcomers=new).kind for n in (0, 5) for new in (False, True)}
+    one = Broadcast(round=0, lr=1.0, theta=torch.zeros(1), buffers=torch.zeros(0), message=Vectors(), cohort=1)
+    assert len(kinds | {one.kind, replace(one, measured=True).kind}) == 6
     assert pace.get_limit("evaluate", 30, 0) == FIRST
 
 
