@@ -39,7 +39,7 @@ class Weighing(RayBackend):
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 
-    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], kind: str = "") -> list[Any]:
         calls = zip(self._workers, arguments, strict=True)
         answers = [pickle.dumps(getattr(actor, method)(*given), 5) for actor, given in calls]
         self.received.append(sum(map(len, answers)))
