@@ -22,7 +22,6 @@ class Sheet:
         records: hash -> record of the run that counts, of the cells that have one; a call adds those of its cells.
         description: of the sweep's file.
         file: that file as text, with the changes of `--smoke` and `--set`; empty if it is not known.
-        run_id: the id of its own run in the store that it was read from; else empty.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Sheet:
     records: dict[str, Record] = field(default_factory=dict)
     description: str = ""
     file: str = ""
-    run_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return name, description and cells in JSON types."""

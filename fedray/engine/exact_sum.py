@@ -82,10 +82,8 @@ class Accumulator:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
 
 
-def split(name: str, vector: Tensor, weight: float, wide: bool) -> list[tuple[str, Tensor, float, float]]:
-    """Return the integer sums to which weight x vector is added: name, vector, weight and scale (1/unit) of each."""
-    if not wide:
-        return [(name, vector, weight, SCALE)]
+def split(name: str, vector: Tensor, weight: float) -> list[tuple[str, Tensor, float, float]]:
+    """Return the two integer sums of weight x vector in a wide sum: name, vector, weight and scale (1/unit) of each."""
     rest = torch.empty(vector.shape, dtype=torch.float32, device=vector.device)
     size = BLOCK if vector.is_cpu else max(vector.numel(), 1)
     for part, left in zip(vector.reshape(-1).split(size), rest.view(-1).split(size), strict=True):
@@ -135,15 +133,7 @@ def _iter_blocks(summands: Sequence[Tensor]) -> Iterator[Tensor]:
 
 def is_finite(vector: Tensor) -> bool:
     """Return True if every entry is finite; one pass that allocates no memory."""
-    return math.isfinite(_find_largest(vector))
-
-
-def _find_largest(vector: Tensor) -> float:
-    """Return the largest magnitude; NaN if there is one."""
-    if not vector.numel():
-        return 0.0
-    low, high = torch.aminmax(vector)
-    return max(-float(low), float(high))
+    return not vector.numel() or all(math.isfinite(float(end)) for end in torch.aminmax(vector))  # NaN is both ends
 
 
 def _scale(vector: Tensor, factor: float) -> Tensor:

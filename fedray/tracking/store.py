@@ -507,7 +507,7 @@ def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool
     cells = read_cells(client, parent)
     records = find_records(client, parent.info.experiment_id, cells)
     file = read_sweep_file(client, parent) if with_file else ""
-    return Sheet(name, cells, records, str(parent.data.tags.get(DESCRIPTION, "")), file, parent.info.run_id)
+    return Sheet(name, cells, records, str(parent.data.tags.get(DESCRIPTION, "")), file)
 
 
 def describe_unknown_sweep(name: str, known: Iterable[str]) -> UserError:

@@ -24,7 +24,7 @@ from fedray.analysis.tables.build import build, list_runs
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import summarise_rounds
-from fedray.tracking.store import read_stored_sweep
+from fedray.tracking.store import find_sweeps, open_reader
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.conftest import Call
@@ -85,7 +85,7 @@ def test_the_trials_of_all_blocks_are_there(store: Tracker) -> None:
         one = cell(FEDAVG, 0.5, k)
         write(store, [one], [50], name=f"cc/{k}")
         trials = [pd.DataFrame({"config/cell": [one["hash"]], "round": [1]})] * (k > 0)
-        store.keep_trials(read_stored_sweep(f"cc/{k}").run_id, trials)
+        store.keep_trials(find_sweeps(*open_reader())[f"cc/{k}"].info.run_id, trials)
     assert fedray.results("cc").trials["config/cell"].tolist() == [cell(FEDAVG, 0.5, k)["hash"] for k in (1, 2)]
 
 

@@ -112,7 +112,7 @@ def test_an_imported_sweep_is_the_exported_one_with_its_tables(
     there = read_stored_sweep("sweep")
     assert (there.file, there.description) == ("name: sweep\n", "what it is about")
     client = MlflowClient()
-    assert client.get_run(there.run_id).data.tags["mlflow.note.content"] == "what it is about"
+    assert find_sweeps(*open_reader())["sweep"].data.tags["mlflow.note.content"] == "what it is about"
     client.log_text(next(iter(there.records.values())).run_id, "", "plot (1).txt")
     assert export_sweep("sweep", tmp_path / "again.zip") == 3
     assert "is left out: no archive takes a file of this name" in caplog.text
@@ -527,7 +527,7 @@ def test_words_of_plug_ins_and_choices_stay(exported: Members, tmp_path: Path, u
     sweep = read_stored_sweep("sweep")
     (found,) = sweep.cells.values()
     assert (found.to_json()["plugins"], found.tuned) == (words, tuned)
-    assert sweep.records[CELL["hash"]].tags["mlflow.parentRunId"] == sweep.run_id
+    assert sweep.records[CELL["hash"]].tags["mlflow.parentRunId"] == find_sweeps(*open_reader())[sweep.name].info.run_id
     assert "mlflow.log-model.history" not in sweep.records[CELL["hash"]].tags
     assert read_stored_sweep("sweep/tune").cells == {}
 

@@ -145,7 +145,7 @@ class Reduction:
             self._note(result, name, rows, weights, terms, SCALE)
             return
         for row, weight in enumerate(weights):  # what rounding leaves depends on the weight
-            for part, each, times, scale in split(name, rows[row : row + 1], weight, wide):
+            for part, each, times, scale in split(name, rows[row : row + 1], weight):
                 self._note(result, part, each, [times], terms, scale, row)
 
     def _note(
