@@ -51,7 +51,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, unit
 from fedray.components.base import Component
 from fedray.models.base import ModelSpec
-from fedray.models.network import Layout, Output
+from fedray.models.network import BESIDE, Layout, Output
 
 __all__ = [
     "Algorithm",
@@ -195,6 +195,11 @@ class Algorithm(Component):
         return {}
 
     @property
+    def averaged_statistics(self) -> str:
+        """Part of the model whose layers' running statistics are averaged; with those of `keeps` a client begins."""
+        return BESIDE[self.keeps]
+
+    @property
     def tests_average(self) -> bool:
         """True if the mean of the last two iterates is tested instead of the last."""
         return False
@@ -275,7 +280,7 @@ Kind = TypeVar("Kind", bound=type[Algorithm])
 
 def holds(server: Sequence[str] = (), client: Sequence[str] = (), sent: Sequence[str] = ()) -> Callable[[Kind], Kind]:
     """Give a method the hooks for vectors `(P,)` that start at 0 on the server, and in each client, and for those of
-    the server that every client receives.
+    the server that every client receives ("all" for whatever the server has).
     """
 
     def start(names: Sequence[str]) -> Any:
@@ -287,7 +292,9 @@ def holds(server: Sequence[str] = (), client: Sequence[str] = (), sent: Sequence
         if client:
             method.client_state = start(client)  # type: ignore[method-assign]
         if sent:
-            send: Any = lambda method, server: Vectors({name: server.state[name] for name in sent})  # noqa: E731
+            send: Any = lambda method, server: Vectors(  # noqa: E731
+                server.state if sent == "all" else {name: server.state[name] for name in sent}
+            )
             method.message = send  # type: ignore[method-assign]
         return method
 

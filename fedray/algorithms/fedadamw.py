@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors, holds
-from fedray.algorithms.descent import keep_still
 from fedray.algorithms.fedavg import LocalAdamW, LocalMuon
 from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction
 from fedray.algorithms.momentum import ClientMomentum
@@ -27,14 +26,11 @@ class Corrected(Rule):
         return (d if self.share == 1 else self.share * d) - self.drift
 
 
-@holds(server=["delta"])
+@holds(server=["delta"], sent="all")
 class GlobalDirection(Algorithm):
     """Base of the methods with an optimiser of their own and D = U/η_t, the last round's mean update over its rate."""
 
     bound_to_sgd = "has a local optimiser of its own"
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(server.state)
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
@@ -119,8 +115,8 @@ class LADA(Rule):
         a, beta1, beta2 = method.alpha, method.beta1, method.beta2
         vision = method.form == "vision"
         q = q + decay if vision else q
-        m = keep_still(beta1 * old.m + (1 - beta1) * q, old.m, mask)
-        v = keep_still(beta2 * old.v + (1 - beta2) * q.square(), old.v, mask)
+        m = beta1 * old.m + (1 - beta1) * q
+        v = beta2 * old.v + (1 - beta2) * q.square()
         if vision:
             steps = old.steps + 1
             self.state.update(m=m, v=v, steps=steps)
@@ -166,9 +162,6 @@ class FedLADA(ClientMomentum):
         1e-8, ge=1e-18, description="ε: √v̄ of the first round, squared in float32; with `form: vision` added to √v"
     )
     form: Literal["paper", "vision"] = Field("paper", description="vision: as in FedAdamW's code (D-138)")
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(server.state)
 
     def begin(self, c: Client) -> None:
         zero = torch.zeros_like(c.theta)

@@ -7,11 +7,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors, holds
 from fedray.algorithms.fedproto import by_class
 from fedray.components.base import option
 
 
+@holds(sent="all")
 class FedAS(Algorithm):
     """q = g(y) on body and head at once; the body moves by η_g Σ F_i u_i/Σ F_i; each client keeps its head.
 
@@ -51,9 +52,6 @@ class FedAS(Algorithm):
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(initial=theta) if self.aligns_with == "initial" else Vectors()
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(scale=server.state.scale)
 
     def begin(self, c: Client) -> None:
         output, y = c.shard(c.state.get("initial", c.theta) if c.first else self.last(c))

@@ -43,7 +43,7 @@ class FedDisco(Algorithm):
         classes = shares.shape[1]
         apart: np.ndarray = shares - 1 / classes
         if self.metric == "l2":
-            distance = np.linalg.norm(apart, axis=1)
+            distance: np.ndarray = np.linalg.norm(apart, axis=1)
         elif self.metric == "l1":
             distance = np.abs(apart).sum(1)
         elif self.metric == "cosine":
@@ -51,5 +51,4 @@ class FedDisco(Algorithm):
         else:
             divergence = np.where(shares > 0, shares * np.log(np.maximum(shares, 1e-300) * classes), 0.0).sum(1)
             distance = divergence / max(divergence.sum(), 1e-300)
-        result: np.ndarray = distance
-        return result
+        return distance

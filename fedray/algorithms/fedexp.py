@@ -40,7 +40,7 @@ class FedExP(Algorithm):
         return self.test == "average"
 
     def upload(self, c: Client) -> Uploads:
-        return {"squared_norm": Sum(c.shared_update.square().sum(), c.weight)}
+        return {"squared_norm": Sum(c.shared_update.square().sum(), c.weight, wide=True)}
 
     def server_step(self, server: Server, got: Received) -> float:
         decay = server.lr / server.first_lr

@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads
+from fedray.common.errors import UserError
 
 
 def effective_steps(steps: int, momentum: float, shrink: float = 0.0) -> float:
@@ -62,9 +63,11 @@ class FedNova(Proximal):
     def upload(self, c: Client) -> Uploads:
         twice = self.counting == "twice" and c.momentum and self.mu
         a = (doubly_counted_steps if twice else effective_steps)(c.steps, c.momentum, c.lr * self.mu)
+        if not a:
+            raise UserError(f"algorithm.mu: found {self.mu:g}; times the learning rate, {c.lr:g}, below 2 is required")
         return {
             "mean_step": Sum(c.update, c.weight / a),
-            "tau": Sum(c.theta.new_tensor(a if self.tau == "effective" else c.steps), c.weight),
+            "tau": Sum(c.theta.new_tensor(a if self.tau == "effective" else c.steps), c.weight, wide=True),
         }
 
     def aggregate(self, server: Server, got: Received) -> None:

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.auxiliary import AuxiliaryLoss
-from fedray.algorithms.base import Client, Forward, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Client, Forward, Received, Server, Sum, Uploads, Vectors, holds
 from fedray.components.base import option
 from fedray.models.network import Output
 
 
+@holds(sent="all")
 class FedProto(AuxiliaryLoss):
     """q = ∇ [CE + λ/(n d) Σ_j |h_j - P_y(j)|²] over the samples of the batch whose class has a global prototype P.
 
@@ -41,9 +42,6 @@ class FedProto(AuxiliaryLoss):
         "trained", description="features of the trained model, or those seen during the last local epoch (D-49)"
     )
     answer: Literal["prototype", "classifier"] = Field("prototype", description="how a personal model is tested")
-
-    def message(self, server: Server) -> Vectors:
-        return server.state
 
     def begin(self, c: Client) -> None:
         c.local.sums, c.local.met = torch.zeros((), device=c.theta.device), torch.zeros_like(c.counts)

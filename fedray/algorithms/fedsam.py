@@ -19,8 +19,12 @@ class LocalSAM(Algorithm):
 
     rho: float = option(0.1, ge=0, description="ρ: SAM radius", paper={"FedTOGA": 0.1})
 
+    def ascent(self, c: Client) -> Tensor:
+        """Return the direction of the perturbation, not normalised."""
+        return c.grad(c.theta)
+
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(move_along(c.theta, self.rho, c.grad(c.theta)))
+        return c.grad(move_along(c.theta, self.rho, self.ascent(c)))
 
 
 class FedSAM(LocalSAM):

@@ -166,14 +166,10 @@ class FedSOL(WithProximalLoss):
 
     def perturbed(self, c: Client, g: Tensor) -> Tensor:
         """Return y + e with e along g."""
-        return c.theta + self.perturbation(c, g, self.rho)
-
-    def perturbation(self, c: Client, g: Tensor, rho: float) -> Tensor:
-        """Return e along g, for a radius ρ."""
         g = g * c.local.perturbed
         norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
         radii = self.radii(c) if self.radii else 1.0
-        return rho * radii * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
+        return c.theta + self.rho * radii * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
 
     def gradient(self, c: Client) -> Tensor:
         y = c.theta

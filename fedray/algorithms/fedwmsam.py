@@ -60,9 +60,6 @@ class FedWMSAM(ClientMomentum):
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(c=theta.new_zeros(theta.shape)) if self.variates else Vectors()
 
-    def message(self, server: Server) -> Vectors:
-        return Vectors(server.state)
-
     def perturbation(self, c: Client, alpha: Tensor | float) -> Tensor:
         """Return e `(P,)`."""
         return self.rho * unit(c.theta_0 + c.step * self.ahead(c, alpha) - c.theta)

@@ -10,7 +10,7 @@ from fedray.common.vectors import move_along
 from fedray.components.base import option
 
 
-@holds(server=["delta"], sent=["delta"])
+@holds(server=["delta"], sent="all")
 class ClientMomentum(Algorithm):
     """Δ = -Σ π_i u_i/(K_i η_t): the mean local direction of the previous round, 0 in the first.
 

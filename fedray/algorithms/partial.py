@@ -6,21 +6,25 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Finetuning, Part, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Part, Received, Server, Sum, Uploads, Vectors, holds
 from fedray.common.errors import UserError
 from fedray.components.base import option
 
 
+@holds(sent="all")
 class KeepsPart(Algorithm):
-    """Base of methods whose clients keep head or body; a newcomer's part is from x⁰, or the last cohort's mean."""
+    """Base of methods whose clients keep head or body; a newcomer's part is from x⁰, or the last cohort's mean, with
+    the mean of its running statistics.
+    """
 
     keeps: ClassVar[Part] = "head"
     newcomer: Literal["initial", "average"] = Field(
         "initial", description="start of a client's first round: the initial part, or the last cohort's average"
     )
 
-    def message(self, server: Server) -> Vectors:
-        return Vectors({name: server.state[name] for name in server.state if name == self.keeps})
+    @property
+    def averaged_statistics(self) -> str:
+        return "all" if self.newcomer == "average" else super().averaged_statistics
 
     def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
         return message.get(self.keeps, initial)
@@ -83,6 +87,9 @@ class LGFedAvg(KeepsPart):
     keeps = "body"
     personal = "kept"
     generic = False
+
+    def count_revisions(self) -> int:  # newcomers had the initial running statistics
+        return super().count_revisions() + (self.newcomer == "average")
 
 
 class FedBN(Algorithm):

@@ -34,7 +34,7 @@ class PerFedAvg(Algorithm):
     length a, y <- y - a g(y), without clipping, momentum and weight decay, for any `training`.
 
     As the code has it: the outer step has a length of its own, b (`outer_lr`), and the inner one decays the weights,
-    y' = y - a (g' + w y) (`inner_weight_decay`), both FedSOL's port.
+    y' = y - a (g' + w y) (`inner_weight_decay`; hessian_free: (1 - a w) v for the first v), both FedSOL's port.
     """
 
     name = "perfedavg"
@@ -60,6 +60,9 @@ class PerFedAvg(Algorithm):
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
     delta: float = option(1e-3, gt=0, description="δ: half the width of that difference", paper={"FL-bench": 1e-3})
 
+    def count_revisions(self) -> int:  # the second-order term lacked the weight decay
+        return super().count_revisions() + (self.hessian_free and self.inner_weight_decay > 0)
+
     def a(self, c: Client) -> float:
         """Return the length of the inner step."""
         return c.lr if self.inner_lr is None else self.inner_lr
@@ -77,7 +80,7 @@ class PerFedAvg(Algorithm):
             return v
         other = c.draw()
         ahead, behind = (c.grad(c.theta + sign * self.delta * v, self.loss_on, *other) for sign in (1, -1))
-        return v - a / (2 * self.delta) * (ahead - behind)
+        return (1 - a * self.inner_weight_decay) * v - a / (2 * self.delta) * (ahead - behind)
 
     def loss_on(self, forward: Forward, x: Tensor, y: Tensor, drawn_x: Tensor, drawn_y: Tensor) -> Tensor:
         """Return the mean cross-entropy of another batch than the step's."""

@@ -48,23 +48,20 @@ class AdaptiveServer(Algorithm):
     start: Literal["tau_squared", "zero"] = Field(
         "tau_squared", description="v before the first round: the paper's τ², or 0 as in FL-Simulator's code (D-52)"
     )
+    square: Literal["update", "momentum"] = Field("update", description="what enters v as a square: U, or m (D-140)")
 
     def server_state(self, theta: Tensor) -> Vectors:
         v = self.tau**2 if self.start == "tau_squared" else 0.0
         return Vectors(m=theta.new_zeros(theta.shape), v=torch.full_like(theta, v))
 
-    def squared(self, update: Tensor, m: Tensor) -> Tensor:
-        """Return the vector `(P,)` whose square enters v: U."""
-        return update
-
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the new v `(P,)` from the old one and U²."""
+        """Return the new v `(P,)` from the old one and U², or m²."""
         raise NotImplementedError
 
     def aggregate(self, server: Server, got: Received) -> None:
         update = server.server_lr * got.update
         m = self.beta1 * server.state.m + (1 - self.beta1) * update
-        v = self.second_moment(server.state.v, self.squared(update, m) ** 2)
+        v = self.second_moment(server.state.v, (update if self.square == "update" else m) ** 2)
         server.state = Vectors(m=m, v=v)
         server.theta = server.theta + self.lr * m / (v.sqrt() + self.tau)
 
@@ -72,7 +69,8 @@ class AdaptiveServer(Algorithm):
 class FedAdam(AdaptiveServer):
     """q = g(y); v <- β2 v + (1 - β2) U², m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
-    No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.
+    No bias correction; v starts at τ² (D-52). As printed in algorithm 2, m is what is squared (`square: momentum`,
+    D-140). `training.server_lr` scales U before all this.
     """
 
     name = "fedadam"
@@ -88,7 +86,8 @@ class FedAdam(AdaptiveServer):
 class FedYogi(FedAdam):
     """q = g(y); v <- v - (1 - β2) U² sign(v - U²), m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
-    No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.
+    No bias correction; v starts at τ² (D-52). As printed in algorithm 2, m is what is squared (`square: momentum`,
+    D-140). `training.server_lr` scales U before all this.
     """
 
     name = "fedyogi"
@@ -114,10 +113,6 @@ class FedAdagrad(AdaptiveServer):
     stacks = True
     lr: float = Field(0.1, gt=0, description="η_g: step size of the server")
     beta1: float = Field(0.0, ge=0, lt=1, description="β1: decay of the mean of updates")
-    square: Literal["update", "momentum"] = Field("update", description="what v sums the squares of: U, or m (D-140)")
-
-    def squared(self, update: Tensor, m: Tensor) -> Tensor:
-        return update if self.square == "update" else m
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square

@@ -15,12 +15,12 @@ holds values up to 2^30. Each upload and the smallest value of it that matters, 
 | c_change, apart, delta, full_gradient | variates, Δ, MimeLite | 1e-10: x moves by K η = 10 times that | plain |
 | momentum | FedMuon | 7e-11: a matrix is divided by ||M||_F + 1e-7; an entry of 2 million at 1e-7 | plain |
 | mu | FedSMOO | 1e-6: divided by its norm; an entry of 10^8 at ρ = 0.01 | plain |
-| squared_norm | FedExP | 1e-5: compared with ε (η_t/η_0)² | plain |
 | prototypes | FedProto | 1e-10: a feature of 1e-3 times n_ic/Σ n = 1e-7 | plain |
 | parts, samples | FedProto, SCAFFOLD | 1e-7: one of 10^7 samples; 0 means none | plain |
-| value, tau, train_loss | FedWMSAM, FedNova, all | 0.01 | plain |
+| value, train_loss | FedWMSAM, all | 0.01 | plain |
 | v | FedAdamW, FedLADA | 1e-16: ε², next to √v or its floor; a gradient of 255 gives 65,025 | wide |
-| steps | FedAdamW | 1; but M K reaches 2^18 with 1,000 clients and 263 steps | wide |
+| steps, tau | FedAdamW, FedNova | 1; but M K reaches 2^18 with 1,000 clients and 263 steps | wide |
+| squared_norm | FedExP | 1e-5: compared with ε (η_t/η_0)²; 2^18 with large steps | wide |
 | weighted, information | FedAS | 1e-12: F_i = 1e-9 of the mean, or of 1 in round 0; 1e7 times the mean | wide |
 | counts of a test | `process.evaluate` | 1; but 2^18 samples of a class are too many for a plain sum | wide |
 

@@ -193,9 +193,16 @@ def refuse_other_logits(algorithm: Algorithm, hook: str, logits: Tensor, y: Tens
         )
 
 
-def refuse_type(name: str, vector: Tensor) -> None:
-    """Raise UserError for a vector of a type that NumPy lacks: no other process could get it."""
-    if vector.dtype not in TYPES:
+def detach(name: str, vector: object) -> Tensor:
+    """Return a vector without a learnt step's graph, else itself (`count_bytes`). Raises UserError for no tensor."""
+    if not isinstance(vector, Tensor):
+        raise UserError(f"algorithm: {name} is a {type(vector).__name__}; a Tensor is required")
+    return vector.detach() if vector.requires_grad else vector
+
+
+def refuse_type(name: str, vector: object) -> None:
+    """Raise UserError for what is no tensor, or of a type that NumPy lacks: no other process could get it."""
+    if (vector := detach(name, vector)).dtype not in TYPES:
         raise UserError(f"algorithm: {name} is of {vector.dtype}; bool, integers and float16 to float64 are allowed")
 
 

@@ -155,11 +155,7 @@ class PerturbForms(LocalSAM):
         self.refuse_untrained(layout, self.perturb)
 
     def ascent(self, c: Client) -> Tensor:
-        """Return the direction of the perturbation, not normalised."""
         return c.grad(c.theta, part=self.perturb)
-
-    def gradient(self, c: Client) -> Tensor:
-        return c.grad(move_along(c.theta, self.rho, self.ascent(c)))
 
 
 class FedSAMForms(FedSAM, PerturbForms):

@@ -25,6 +25,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.state import digest_theta
 from fedray.models.network import Layout
 from fedray.papers.variants import FedSOLForms
+from tests import small
 from tests.algorithms.digits import final, problem
 
 
@@ -114,6 +115,16 @@ def test_they_combine_with_methods_that_average(base: str, setting: dict[str, An
         name = "fedexp" if "server_step" in setting else "feddisco"
         own = {"name": name, **(setting.get("fedexp") or setting.get("feddisco"))}
         assert torch.equal(found, final(own, **options).theta)
+
+
+def test_a_number_of_one_client_above_2_to_the_18() -> None:
+    """A τ of Σ_k (1 - m^k)/(1 - m) = 311,930, a ||u||² of 10^6 ||g||². With η μ = 2 a is 1, then (1 - 2) 1 + 1 = 0."""
+    many = {"rounds": 1, "local_steps": 800, "batch_size": 1, "momentum": 0.9999, "lr": 1e-8}
+    for method, training in (("fednova", many), ("fedexp", {"rounds": 1, "local_steps": 1, "lr": 1000.0})):
+        assert small.finish(small.simulation(method, (1, 1), training=training)).state.round == 1
+    built = small.problem({"name": "fednova", "mu": 4.0}, training={"rounds": 1, "local_steps": 2, "lr": 0.5})
+    with small.refused("algorithm.mu: found 4; times the learning rate, 0.5, below 2 is required"):
+        run(built, InlineBackend())
 
 
 def test_no_positive_weight_is_by_samples() -> None:

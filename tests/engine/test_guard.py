@@ -281,17 +281,28 @@ def test_what_a_hook_may_not_do_is_refused_by_its_class(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "name"),
+    ("members", "said"),
     [
-        ({"upload": lambda _, c: setattr(c.state, "h", c.update.bfloat16()) or {}}, "its state h"),
-        ({"upload": lambda _, c: {"h": PerClient(c.update.bfloat16())}}, "h"),
-        ({"message": lambda _, server: Vectors(h=server.theta.bfloat16())}, "its message h"),
+        ({"upload": lambda _, c: setattr(c.state, "h", c.update.bfloat16()) or {}}, "its state h is of torch.bfloat"),
+        ({"upload": lambda _, c: {"h": PerClient(c.update.bfloat16())}}, "h is of torch.bfloat16; "),
+        ({"message": lambda _, server: Vectors(h=server.theta.bfloat16())}, "its message h is of torch.bfloat16; "),
+        ({"upload": lambda _, c: setattr(c.state, "h", c.lr) or {}}, "its state h is a float; a Tensor is required"),
+        ({"aggregate": lambda _, server, got: setattr(server.state, "h", 0.5)}, "server.state.h is a float; a Tensor"),
+        ({"upload": lambda _, c: {"gh"[c.id % 2]: PerClient(c.update)}}, "client 0 has an upload 'g' and client 1 has"),
     ],
 )
-def test_numbers_that_no_other_process_could_get_are_refused(members: dict[str, Any], name: str) -> None:
+def test_numbers_that_no_other_process_could_get_are_refused(members: dict[str, Any], said: str) -> None:
     """On every backend: NumPy, and so Ray, has no bfloat16."""
-    with small.refused(f"algorithm: {name} is of torch.bfloat16; "):
+    with small.refused(f"algorithm: {said}"):
         run(problem(define("Brief", members)), InlineBackend())
+
+
+def test_a_step_that_the_server_learns_leaves_no_graph() -> None:
+    def aggregate(_: Algorithm, server: Any, got: Any) -> None:
+        server.theta = server.state.last = server.theta + (-got.update).requires_grad_().exp()
+
+    state = run(problem(define("Learns", {"aggregate": aggregate})), InlineBackend()).state
+    assert not state.theta.requires_grad | state.server["last"].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -470,7 +481,15 @@ def test_assigning_to_the_message_reaches_no_other_client() -> None:
     assert found[0] == found[1]
 
 
-def test_an_upload_named_as_fedray_s_own_is_refused() -> None:
-    own = define("UploadsUpdate", {"upload": lambda _, c: {"update": Sum(c.update)}})
-    with pytest.raises(UserError, match=f"^algorithm: {own}.upload gives an upload 'update', fedray's own; rename it$"):
+@pytest.mark.parametrize("name", ["update", "the rest"])
+def test_an_upload_named_as_fedray_s_own_is_refused(name: str) -> None:
+    own = define(f"Uploads{len(name)}", {"upload": lambda _, c: {name: Sum(c.update)}})
+    with pytest.raises(UserError, match=f"^algorithm: {own}.upload gives an upload '{name}', fedray's own; rename it$"):
         run(problem(own), InlineBackend())
+
+
+def test_a_state_named_as_a_kept_optimiser_s_is_refused() -> None:
+    own = define("Norm", {"client_state": lambda _, theta: Vectors(optimizer_norm=theta)})
+    training = {"rounds": 1, "local_steps": 1, "optimizer": "adamw", "adamw": {"state": "client"}}
+    with small.refused("sets c.state.optimizer_norm, fedray's own; rename it"):
+        run(small.problem(own, (4, 4), 4, training=training), InlineBackend())

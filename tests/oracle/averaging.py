@@ -1,6 +1,8 @@
 """Methods whose local step is plain, or whose server is more than an average: sections 2.1-2.4 and 2.13-2.16; and those
 that change the loss by logits, features or inner layers: FedNTD, MOON, FedRCL (2.6, 2.8, 2.18)."""
 
+from typing import Any
+
 import numpy as np
 
 from .nets import contrastive, cross_entropy, distillation, not_true_distillation, relaxed_contrastive
@@ -53,7 +55,9 @@ def fedavgm(w: World, beta: float) -> Tensors:
     return x
 
 
-def _adaptive(w: World, yogi: bool, lr: float, beta1: float, beta2: float, tau: float, start: str) -> Tensors:
+def _adaptive(
+    w: World, yogi: bool, lr: float, beta1: float, beta2: float, tau: float, start: str = "", square: str = "update"
+) -> Tensors:
     """Reddi et al., ICLR 2021, algorithm 2, no bias correction; the server lr scales U, `lr` the adaptive step.
 
     v starts at tau^2 or at zero (D-52)."""
@@ -62,21 +66,22 @@ def _adaptive(w: World, yogi: bool, lr: float, beta1: float, beta2: float, tau: 
     for t in range(w.rounds):
         U = w.server_lr * w.update(w.train(t, x, w.plain))
         m = beta1 * m + (1 - beta1) * U
+        squared = times(U, U) if square == "update" else times(m, m)
         if yogi:
-            sign = Tensors({name: np.sign(v[name] - U[name] ** 2) for name in v})
-            v = v - (1 - beta2) * times(times(U, U), sign)
+            sign = Tensors({name: np.sign(v[name] - squared[name]) for name in v})
+            v = v - (1 - beta2) * times(squared, sign)
         else:
-            v = beta2 * v + (1 - beta2) * times(U, U)
+            v = beta2 * v + (1 - beta2) * squared
         x = x + lr * Tensors({name: m[name] / (np.sqrt(v[name]) + tau) for name in m})
     return x
 
 
-def fedadam(w: World, lr: float, beta1: float, beta2: float, tau: float, start: str = "tau_squared") -> Tensors:
-    return _adaptive(w, False, lr, beta1, beta2, tau, start)
+def fedadam(w: World, **options: Any) -> Tensors:
+    return _adaptive(w, False, **options)
 
 
-def fedyogi(w: World, lr: float, beta1: float, beta2: float, tau: float, start: str = "tau_squared") -> Tensors:
-    return _adaptive(w, True, lr, beta1, beta2, tau, start)
+def fedyogi(w: World, **options: Any) -> Tensors:
+    return _adaptive(w, True, **options)
 
 
 def fedacg(w: World, lam: float, beta: float) -> Tensors:

@@ -47,7 +47,7 @@ def perfedavg(
                 q = v
                 if hessian_free:
                     difference = w.grad(c.y + delta * v, other) - w.grad(c.y - delta * v, other)
-                    q = v - (length / (2 * delta)) * difference
+                    q = (1 - length * inner_weight_decay) * v - (length / (2 * delta)) * difference
                 c.step(q, eta=outer_lr)
             u[c.i] = c.u
         x = x + w.server_lr * w.average(u)

@@ -59,6 +59,7 @@ PERFEDAVG: list[dict[str, Any]] = [
     {"inner_weight_decay": 0.3},
     {"hessian_free": True, "delta": 0.1},
     {"hessian_free": True, "delta": 0.2, "inner_lr": 0.3},
+    {"hessian_free": True, "delta": 0.1, "inner_weight_decay": 0.3},
 ]
 
 

@@ -17,7 +17,7 @@ from fedray.common.errors import Diverged, warn_once
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import ask, ask_server, guard, refuse_lost, refuse_names, refuse_other, start_state
+from fedray.engine.guard import ask, ask_server, detach, guard, refuse_lost, refuse_names, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -26,7 +26,6 @@ from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import State, StateRef, note_hashes, refuse_other_weights
-from fedray.models.network import BESIDE
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class Simulation:
         self.problem = problem = replace(problem, model_sha256=network.sha256)
         self.layout = network.layout
         self.counted = network.counted
-        self._exchanged_buffers = network.find_buffers(BESIDE[config.algorithm.keeps])
+        self._exchanged_buffers = network.find_buffers(config.algorithm.averaged_statistics)
         backend.open(problem)
         theta = network.theta.clone()
         with self._key_draws("server state"):
@@ -115,6 +114,8 @@ class Simulation:
                 config.algorithm.aggregate(server, received)
             refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self.state.theta)
         refuse_names(config.algorithm, "server", server.state, (PREVIOUS_THETA,))
+        server.theta = detach("theta", server.theta)
+        server.state = Vectors({name: detach(f"server.state.{name}", vector) for name, vector in server.state.items()})
         if ":" in config.algorithm.name and server.theta is self.state.theta and received.update.any():
             warn_once(f"{config.algorithm.name}: aggregate leaves server.theta as it was, so the model does not move")
         for name, vector in (("theta", server.theta), *server.state.items()):
@@ -215,9 +216,9 @@ class Simulation:
         return Broadcast(
             round=server.round,
             lr=server.lr,
-            theta=theta,
+            theta=detach("theta", theta),
             buffers=self.state.buffers,
-            message=message,
+            message=Vectors({name: detach(name, vector) for name, vector in message.items()}),
             cohort=server.cohort,
             measured=measured,
         )

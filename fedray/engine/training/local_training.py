@@ -18,6 +18,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
+from fedray.engine.exact_sum import REST
 from fedray.engine.guard import (
     ask,
     guard,
@@ -32,7 +33,7 @@ from fedray.engine.guard import (
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, draw_batches
-from fedray.models.network import BESIDE, Network
+from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
@@ -73,7 +74,7 @@ class LocalTrainer:
         if not kept:
             with self._key_start(task.client, "client_state"):
                 state = start_state(algorithm, "client_state", network.initial)
-            refuse_names(algorithm, "c", state, self._taken)
+            self._refuse_names(state)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
@@ -149,9 +150,9 @@ class LocalTrainer:
             rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
         if c.first:
-            refuse_names(algorithm, "c", c.state, self._taken)
+            self._refuse_names(c.state)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
-        exchanged = network.find_buffers(BESIDE[algorithm.keeps])
+        exchanged = network.find_buffers(algorithm.averaged_statistics)
         if own.numel():
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
@@ -206,11 +207,12 @@ class LocalTrainer:
         changed = plain if self.algorithm.finetuning.plain else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
 
-    @cached_property
-    def _taken(self) -> frozenset[str]:
-        """Names in a client's state that this run needs for fedray."""
-        kept = {OWN, OWN_BUFFERS} if self.algorithm.keeps != "none" else set()
-        return frozenset(kept | ({LAST} if self.training.relaxed_start else set()) | {SECOND_BUFFERS})
+    def _refuse_names(self, state: Vectors) -> None:
+        """Refuse a method's state with a name that this run needs for fedray. Raises UserError."""
+        taken = {SECOND_BUFFERS} | ({OWN, OWN_BUFFERS} if self.algorithm.keeps != "none" else set())
+        taken |= {LAST} if self.training.relaxed_start else set()
+        taken |= {name for name in state if name.startswith(OPTIMIZER)} if self._keeps_moments else set()
+        refuse_names(self.algorithm, "c", state, taken)
 
     @property
     def _keeps_moments(self) -> bool:
@@ -335,7 +337,7 @@ class LocalTrainer:
             with refuse_lost(method, "upload", c):
                 sent = let_assign(method, "upload", method.upload, c)
             for name, upload in sent.items():
-                if name in RESERVED | uploads.keys():
+                if name in RESERVED | uploads.keys() or name.endswith(REST):
                     raise UserError(
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
                     )

@@ -117,6 +117,16 @@ def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict
     assert not torch.equal(tuned[head], received[head])
 
 
+def test_a_newcomer_of_lg_fedavg_has_the_mean_statistics_of_the_last_cohort() -> None:
+    """Both clients take part, with equal weights: the mean of what they keep."""
+    model = {"name": "mlp", "hidden": [8], "feature_norm": "batch"}
+    running, here = worker(problem({"name": "lg-fedavg", "newcomer": "average"}, total=2, model=model))
+    here.trainer.start(running._make_personal_broadcast(2), ClientTask(2, 1.0, Vectors()))
+    kept = [running.state.clients[i]["own_buffers"] for i in range(2)]
+    torch.testing.assert_close(here.network.buffers, (kept[0] + kept[1]) / 2)
+    assert not torch.allclose(here.network.buffers, here.network.initial_buffers)
+
+
 def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     """Its v starts at x⁰ and takes the steps of a round of E epochs, as if the client were in the cohort then."""
     running, here = worker(problem({"name": "ditto", "lam": 0.5}))
