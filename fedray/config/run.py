@@ -36,7 +36,7 @@ from fedray.models.base import ModelSpec
 from fedray.models.custom import make_custom_model
 from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
-from fedray.probes.probes import AgainstGlobal
+from fedray.probes.probes import AgainstGlobal, Angles
 
 NUMERICS = 1
 """Part of every cell's identity. Increment when configurations give other numbers than before."""
@@ -155,6 +155,10 @@ class RunConfig(Checked):
             raise UserError(f"evaluation.auc: tests the global model; {self.algorithm.name} has none")
         for probe in self.evaluation.probes:
             probe.check(self.algorithm)
+            if isinstance(probe, Angles) and (probe.client or 0) >= self.clients.total:
+                raise UserError(
+                    f"evaluation.probes: found client {probe.client}; clients.total is {self.clients.total}"
+                )
             if self.training.relaxed_start and isinstance(probe, AgainstGlobal):
                 raise UserError(f"training.relaxed_start: {probe.name} compares with the x at which no client starts")
         if self.clients.unseen:

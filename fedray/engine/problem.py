@@ -86,10 +86,10 @@ class Problem:
             )
         if config.evaluation.auc and len(np.unique(data.y_test[problem.evaluated["test"]])) < 2:
             warn_once("evaluation.auc: all test samples are of one class, so test_auc is undefined and left out")
-        if config.algorithm.keeps == "norm" and not problem.build_network("cpu").layout.norms:
-            log.warning(
-                "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name
-            )
+        if config.algorithm.keeps == "norm":
+            network, names = problem.build_network("cpu"), (config.algorithm.name, config.model.name)
+            if not network.layout.norms and not network.find_buffers("norm").numel():
+                log.warning("%s: %s has no normalisation layers, so this is FedAvg", *names)
         return problem
 
     @cached_property

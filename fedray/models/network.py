@@ -368,7 +368,15 @@ class Network:
 
     def _forward(self, x: Tensor) -> Output:
         before = x._version
-        logits = self.module(x)
+        try:
+            logits = self.module(x)
+        except ValueError as error:  # in training, `LocalClient` says more
+            if self.module.training or "more than 1 value per channel" not in str(error):
+                raise
+            raise UserError(
+                f"{self._kind} has BatchNorm without running statistics, and a test, or its last chunk, has one sample "
+                "alone; choose another norm"
+            ) from None
         if not isinstance(logits, Tensor):
             given = f"gives a {type(logits).__name__}{' in training' * self.module.training}"
             raise UserError(f"{self._kind}.forward {given}; a tensor with a number for each class is required")

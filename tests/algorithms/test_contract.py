@@ -33,6 +33,12 @@ class Normalised(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
 
 
+class Unscaled(Normalised):
+    def __init__(self) -> None:
+        super().__init__()
+        self[2] = nn.BatchNorm1d(12, affine=False)
+
+
 class Shadow(Algorithm):
     """FedAvg, and in each client also a model that trains alone on the same batches."""
 

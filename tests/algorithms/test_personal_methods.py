@@ -29,7 +29,6 @@ from fedray.engine.state import load_state
 from fedray.models.network import Layout, Output
 from tests import small
 from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
-from tests.algorithms.test_contract import NORMALISED
 from tests.algorithms.test_pieces import parse
 from tests.methods import METHODS
 from tests.probes.probed import Careful
@@ -134,7 +133,8 @@ def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
 
 def test_fedbn_without_normalisation_is_fedavg_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     left = run(problem("fedbn"), InlineBackend())
-    problem("fedbn", **NORMALISED)
+    for model in ("Normalised", "Unscaled"):
+        problem("fedbn", model=f"tests.algorithms.test_contract:{model}", batch_size=18)
     assert caplog.messages == ["fedbn: mlp has no normalisation layers, so this is FedAvg"]
     assert torch.equal(left.theta, final("fedavg").theta)
     assert not left.state.clients

@@ -1,6 +1,7 @@
 """Models of the user's own: what they cast, draw, count and tie gives one theta through every door, or a refusal."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -444,3 +445,6 @@ def test_a_model_is_tried_out_on_two_samples_not_on_zeros(caplog: pytest.LogCapt
     assert [line for line in caplog.messages if "model.name" in line] == []
     run = small.sections(model=f"{HERE}:Untracked", training={"rounds": 1})
     assert fedray.simulate(run).history[-1]["test_accuracy"] > 10
+    whole = small.problem().data
+    with small.refused("Untracked has BatchNorm without running statistics, and a test, or its last chunk, has one"):
+        fedray.simulate(run, data=replace(whole, x_test=whole.x_test[:1], y_test=whole.y_test[:1]))

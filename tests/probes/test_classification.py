@@ -73,9 +73,10 @@ def test_in_a_run(data: Any) -> None:
     assert plain.history == [{key: value for key, value in row.items() if key != "test_auc"} for row in result.history]
 
 
-def simulate(*probes: Any) -> dict[str, float]:
-    """The last of two rounds of four clients on digits."""
-    config = small.sections(clients=(4, 4), partition=0.3, training={"rounds": 2, "local_epochs": 1})
+def simulate(*probes: Any, total: int = 4) -> dict[str, float]:
+    """The last of two rounds of the first four clients on digits."""
+    clients = {"total": total, "per_round": 4, "cohorts": [[0, 1, 2, 3]] * 2}
+    config = small.sections(clients=clients, partition=0.3, training={"rounds": 2, "local_epochs": 1})
     return dict(fedray.simulate(config | {"evaluation": {"every": 1, "probes": list(probes)}}).history[-1])
 
 
@@ -85,9 +86,11 @@ def test_angles_of_one_client() -> None:
     assert simulate("angles")[name] == pytest.approx(np.mean([row[name] for row in each]), rel=1e-6)
     assert (len({row[name] for row in each}), {row[f"{name}_std"] for row in each}) == (4, {0.0})
     assert len({row[f"global_{name}"] for row in each}) > 1
-    none = simulate({"name": "angles", "client": 7})
+    none = simulate({"name": "angles", "client": 7}, total=8)
     assert name not in none
     assert "global_angle_classifier" in none
+    with small.refused("evaluation.probes: found client 7; clients.total is 4"):
+        simulate({"name": "angles", "client": 7})
 
 
 def many(samples: int) -> Problem:

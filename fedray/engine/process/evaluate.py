@@ -60,13 +60,13 @@ def evaluate(
         answers, outputs = logits.argmax(1), logits.shape[1]
         is_right = (answers == y).float()
         ones = torch.ones_like(is_right)
-        if split == "test" and outputs <= MAX_CONFUSED:
-            counted = _count(y * outputs + answers, ones, classes * outputs).view(classes, outputs)
-            sums.add_vector("confusion", counted, 1.0, terms, wide=True)
         if split == "test":
+            if outputs <= MAX_CONFUSED:
+                counted = _count(y * outputs + answers, ones, classes * outputs).view(classes, outputs)
+                sums.add_vector("confusion", counted, 1.0, terms, wide=True)
             sums.add_vector("answers", _count(answers, ones, outputs), 1.0, terms, wide=True)
-        if split == "test" and worker.problem.config.evaluation.auc:
-            sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+            if worker.problem.config.evaluation.auc:
+                sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
         sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
         if owners is not None:
             theirs = torch.from_numpy(owners[part]).to(worker.device)

@@ -1,6 +1,6 @@
 """Test a run's state on a backend: the global model on whole sets, personal models on their clients' samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,7 +96,7 @@ class Tester:
             tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.split.train.sizes)
             if self.problem.split.unseen is not None:
                 request = PersonalEval(asked.personal.tuned, own=True, everyone=False, newcomers=True)
-                newcomers = self._test_models([int(i) for i in self.problem.split.newcomers], request)
+                newcomers = self.test_personal(request)
                 last = asked.personal.tuned[-1]
                 row |= summarise_newcomers(newcomers, asked.personal.tuned)
                 tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.split.dealt.sizes)
@@ -129,11 +129,9 @@ class Tester:
         return sums
 
     def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
-        """Return the scores of `list_tested`: client -> test -> value. Raises Diverged."""
-        return self._test_models(self.list_tested(request.own), request)
-
-    def _test_models(self, ids: Sequence[int], request: PersonalEval) -> dict[int, dict[str, float]]:
+        """Return the scores of `list_tested`, or of newcomers: client -> test -> value. Raises Diverged."""
         s = self.state
+        ids = self.problem.split.newcomers.tolist() if request.newcomers else self.list_tested(request.own)
         tasks = [ClientTask(i, 1 / len(ids), s.clients.get(i, Vectors())) for i in ids]
         scores = self.backend.evaluate_personal(self.broadcast(len(ids)), tasks, request)
         for i in ids:

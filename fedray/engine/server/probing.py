@@ -41,6 +41,10 @@ class Trained:
         each, sums = reply.each, add_up([part.sums for part in parts])
         names = sorted({name for vectors in each.values() for name in vectors})
         for name in names:
+            having = {i for i in each if name in each[i]}
+            if lacking := weights.keys() - having:
+                found = f"client {min(having)} has an upload {name!r} and client {min(lacking)} has none"
+                raise UserError(f"algorithm: {found}; what is not summed is required from each client of a round")
             vectors = [each[i][name] for i in sorted(each)]
             refuse_shapes(name, [vector.shape for vector in vectors])
             sums[name] = torch.stack(vectors)
