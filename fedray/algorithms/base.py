@@ -196,7 +196,7 @@ class Algorithm(Component):
 
     @property
     def averaged_statistics(self) -> str:
-        """Part of the model whose layers' running statistics are averaged; with those of `keeps` a client begins."""
+        """Part of the model whose layers' running statistics are averaged. A client that keeps none yet begins with them."""
         return BESIDE[self.keeps]
 
     @property
@@ -280,7 +280,7 @@ Kind = TypeVar("Kind", bound=type[Algorithm])
 
 def holds(server: Sequence[str] = (), client: Sequence[str] = (), sent: Sequence[str] = ()) -> Callable[[Kind], Kind]:
     """Give a method the hooks for vectors `(P,)` that start at 0 on the server, and in each client, and for those of
-    the server that every client receives ("all" for whatever the server has).
+    the server that every client receives ("all": every one).
     """
 
     def start(names: Sequence[str]) -> Any:

@@ -32,9 +32,7 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
         ):
             try:
                 outputs = [network(x).logits for x in batches]
-            except (
-                UserError
-            ):  # of one sample alone, which has no statistics (`norm: batch_untracked`), or it comes again
+            except UserError:  # one sample alone has no statistics (`norm: batch_untracked`); another slip comes again
                 outputs = [network(x).logits for x in batches[1:]]
     except RuntimeError as error:
         reason, shape = str(error).splitlines()[0], tuple(batches[0].shape[1:])
