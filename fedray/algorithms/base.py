@@ -196,7 +196,7 @@ class Algorithm(Component):
 
     @property
     def averaged_statistics(self) -> str:
-        """Part of the model whose layers' running statistics are averaged. A client that keeps none yet begins with them."""
+        """Part of the model whose layers' running statistics are averaged; a client without a state has them."""
         return BESIDE[self.keeps]
 
     @property
