@@ -41,7 +41,8 @@ class Change(Checked):
     @property
     def pairs(self) -> list[tuple[str, Any]]:
         """Key and value of each change; of a plain section, each key."""
-        return [pair for key, value in self.values.items() for pair in _split(key, value)]
+        given = ({key: value} if key in COMPONENTS else list_leaves(key, value) for key, value in self.values.items())
+        return [pair for leaves in given for pair in leaves.items()]
 
     def name_key(self, key: str) -> str:
         """Return what a message calls a key."""
@@ -67,8 +68,7 @@ class Points:
         self._base, self._axes, self._search, self._changes = base, axes, search, changes
         given = [key for name in axes if name.startswith("grid.") for key in axes[name][0]]
         given += [*search, *(key for change in changes for key, _ in change.pairs)]
-        split = {key: key.partition(".") for key in given}
-        self._optional = {key for key, (head, _, rest) in split.items() if rest and head in COMPONENTS}
+        self._optional = {key for key in given if key not in COMPONENTS and key.partition(".")[0] in COMPONENTS}
         self.partial = self._find_partial() if self._optional else {}
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Space]]:
@@ -80,9 +80,8 @@ class Points:
                 if key not in self.partial or has_option(config, key):
                     config = with_key(config, key, value)
             space = {key: v for key, v in self._search.items() if key not in self.partial or has_option(config, key)}
-            if not self._changes and not self.partial:
-                yield config, space | own
-            elif (written := repr((config, space | own))) not in seen:
+            written = repr((config, space | own)) if self._changes or self.partial else ""
+            if not written or written not in seen:
                 seen.add(written)
                 yield config, space | own
 
@@ -104,7 +103,7 @@ class Points:
 
     def _list_undone(self, key: str, value: Any, level: int) -> list[tuple[str, Any]]:
         """Return what the changes after an axis set that one of its values has undone."""
-        leaves = [key] if key in COMPONENTS else list_leaves(key, value)
+        leaves = list_leaves(key, value)
         return [
             (one, given)
             for change in self._changes[level:]
@@ -134,7 +133,7 @@ class Points:
         searched = {name: None for space in (self._search, *(c.get("search", {}) for c in cases)) for name in space}
         for change in self._changes:
             grid = [name for name in self._axes if name.startswith("grid.") and name not in change.before]
-            for key in [leaf for pair in change.values.items() for leaf in _list_changed(*pair)]:
+            for key in [leaf for pair in change.values.items() for leaf in list_leaves(*pair)]:
                 for name in grid:
                     if _is_varied(name.removeprefix("grid."), self._axes[name], key):
                         where = "smoke." if change.origin == "smoke.base" else ""
@@ -158,20 +157,6 @@ def _suggest_option(key: str, names: Iterable[str]) -> str:
 
     every = REGISTRIES[section][0]
     return describe_owners(option, [name for name, kind in every.items() if option in kind.model_fields])
-
-
-def _split(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if key in COMPONENTS or not isinstance(value, Mapping) or not value:
-        yield key, value
-    else:
-        for inner, one in value.items():
-            yield from _split(f"{key}.{inner}", one)
-
-
-def _list_changed(key: str, value: Any) -> list[str]:
-    """Return the keys that a change gives values; a component as a whole is one of them."""
-    leaves = list_leaves(key, value)
-    return [key, *(leaf for leaf in leaves if leaf != f"{key}.name")] if key in COMPONENTS else leaves
 
 
 def is_inside(key: str, section: str) -> bool:
@@ -304,11 +289,13 @@ def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     return {**config, key: value}
 
 
-def list_leaves(key: str, value: Any) -> list[str]:
-    """Return the dotted keys that one setting gives values: `algorithm: {name: fedsam, rho: 0.1}` gives two."""
-    if isinstance(value, Mapping) and value:
-        return [leaf for inner, one in value.items() for leaf in list_leaves(f"{key}.{inner}", one)]
-    return [f"{key}.name" if key in COMPONENTS else key]
+def list_leaves(key: str, value: Any) -> dict[str, Any]:
+    """Return dotted key -> value of one setting: `algorithm: {name: fedsam, rho: 0.1}` sets `algorithm` as a whole, and
+    `algorithm.rho`."""
+    leaves, is_whole = dict[str, Any](), key in COMPONENTS
+    for inner, one in value.items() if isinstance(value, Mapping) else ():
+        leaves |= list_leaves(f"{key}.{inner}", one) if not is_whole or inner != "name" else {}
+    return leaves if leaves and not is_whole else {key: value, **leaves}
 
 
 def apply_draw(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

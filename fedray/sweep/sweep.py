@@ -250,40 +250,34 @@ class Sweep(Checked):
         """Refuse a component that is chosen after one of its options, which it would undo; and a key that the grid or a
         search varies where something else gives it a value. A later axis of cases may replace an earlier one's value.
         """
-        before: dict[str, dict[str, dict[str, None]]] = {}  # leaf -> axis -> its cases that give it a value
-        for place, case, axis, values in self._list_assignments():
-            for key, each in values.items():
-                refuse_name(f"{place}.{key}", key)
-                leaves = {leaf for value in each for leaf in list_leaves(key, value)}
-                for leaf, axes in before.items():
-                    met = (
-                        one for of, cases in axes.items() for one in (cases if of != axis else {case} & cases.keys())
-                    )
-                    other = next(met, "")
-                    is_inner = key in COMPONENTS and leaf.startswith(f"{key}.")
-                    if not other or not (is_inner or leaf in leaves):
-                        continue
-                    if place.endswith("search") or (place == "grid" and leaf in leaves):
-                        raise UserError(f"{place}.{key}: {leaf} also has a value in {other}; leave one out")
-                    if is_inner and leaf != f"{key}.name":
-                        raise UserError(f"{place}.{key}: follows {leaf}, which it would undo; list it first")
-                for leaf in leaves:
-                    before.setdefault(leaf, {}).setdefault(axis, {})[case] = None
+        before: dict[tuple[str, str], dict[str, None]] = {}  # leaf and axis -> its cases that give the leaf a value
+        for place, case, axis, key, values in self._list_assignments():
+            refuse_name(f"{place}.{key}", key)
+            leaves = {leaf: None for value in values for leaf in list_leaves(key, value)}
+            for (leaf, of), cases in before.items():
+                other = next(iter(cases if of != axis else {case} & cases.keys()), "")
+                is_inner, is_drawn = key in COMPONENTS and leaf.startswith(f"{key}."), place.endswith("search")
+                if other and ((is_inner and is_drawn) or (leaf in leaves and (is_drawn or place == "grid"))):
+                    raise UserError(f"{place}.{key}: {leaf} also has a value in {other}; leave one out")
+                if other and is_inner:
+                    raise UserError(f"{place}.{key}: follows {leaf}, which it would undo; list it first")
+            for leaf in leaves:
+                before.setdefault((leaf, axis), {})[case] = None
         return self
 
-    def _list_assignments(self) -> Iterator[tuple[str, str, str, dict[str, list[Any]]]]:
+    def _list_assignments(self) -> Iterator[tuple[str, str, str, str, list[Any]]]:
         """Yield what cases, grid and searches give values, in the order in which they are set: a place in the file, the
-        case to which it belongs, the axis of this, and key -> values."""
+        case to which it belongs, the axis of this, key and values."""
         spaces = [("search", "", "", self.search)]
         for name, axis in self.cases.items():
             for number, one in enumerate(axis):
                 case = f"cases.{name}.{number}"
-                yield case, case, name, {key: [value] for key, value in one.items() if key != "search"}
+                yield from ((case, case, name, key, [value]) for key, value in one.items() if key != "search")
                 spaces.append((f"{case}.search", case, name, one.get("search", {})))
         for key, values in self.grid.items():
-            yield "grid", f"grid.{key}", f"grid.{key}", {key: values}
+            yield "grid", f"grid.{key}", f"grid.{key}", key, values
         for place, case, name, space in spaces:
-            yield place, case, name, {key: one.get("choice", [None]) for key, one in space.items()}
+            yield from ((place, case, name, key, one.get("choice", [None])) for key, one in space.items())
 
     @model_validator(mode="after")
     def _check_changes(self) -> Self:

@@ -81,7 +81,7 @@ WORDS: dict[str, str] = {
     "grid.seed; leave one out",
     "cases: [{seed: 0}, {seed: 1, search: {seed: {choice: [2]}}}]": "cases.cases.1.search.seed: seed also has a "
     "value in cases.cases.1; leave one out",
-    "grid: {partition: [iid]}, search: {partition: {choice: [iid]}}": "search.partition: partition.name also has a…",
+    "grid: {partition: [iid]}, search: {partition: {choice: [iid]}}": "search.partition: partition also has a value…",
     "grid: {training.lr: [1]}, search: {training: {choice: [{lr: 2}]}}": "search.training: training.lr also has a…",
     "grid: {algorithm.name: [fedavg]}": "grid.algorithm.name: write algorithm, which takes a name, or a name with…",
     "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have…",
