@@ -37,7 +37,7 @@ from fedray.analysis.tables.formats import to_html
 from fedray.cells.cell import flatten
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.cells.record import Record
-from fedray.cells.status import INTERRUPTED, Ending, Status
+from fedray.cells.status import INTERRUPTED, SUPERSEDED, Ending, Status
 from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import is_server, store_uri
@@ -329,7 +329,7 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
             records |= {run.info.run_id: (read_record(run), gone) for run in stored}
     for run_id, (record, gone) in records.items():
         tags, status = record.tags, Status.parse(record.tags.get("fedray.status"))
-        outcome = gone or ("superseded" if tags.get("fedray.status") == "superseded" else status)
+        outcome = gone or (SUPERSEDED if tags.get("fedray.status") == SUPERSEDED else status)
         what = SHOWN if run_id in shown else f"{tags.get('fedray.sweep', 'fedray run')}: {outcome}"
         asked = [tags.get(f"runtime.{key}", n) for key, n in ASKED.items()]
         # Rounds of a killed call that a later one continued from are in the seconds per round, but not in SECONDS.

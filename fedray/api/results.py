@@ -11,11 +11,10 @@ import pandas as pd
 from fedray.analysis.data.axes import FINISHED
 from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
 from fedray.analysis.data.metrics import list_by_round
-from fedray.cells.status import Status
+from fedray.cells.status import SUPERSEDED, Status
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
-from fedray.common.location import refuse_unwritable_store
 from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
@@ -27,7 +26,7 @@ from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options, make_plan
 from fedray.sweep.run import execute
 from fedray.sweep.stages import make_tune_stage, run_stages
-from fedray.sweep.storage import refuse_unwritable_storage
+from fedray.sweep.storage import refuse_unwritable
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
 from fedray.tracking.store import (
@@ -116,8 +115,7 @@ def run_sweep(
     if loaded.tune is not None and loaded.tune.blocks:
         raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
     options = Options(force, [*map(str, only)], max_concurrent, address)
-    refuse_unwritable_store()
-    refuse_unwritable_storage()
+    refuse_unwritable()
     if loaded.tune is None:
         plan = make_plan(loaded, options)
         if plan.unlisted:
@@ -202,8 +200,8 @@ def load(run: str) -> Result:
         raise UserError(f"load: {run} is not the run of a cell; one of a sweep's cells is required")
     state = load_newest_state("load", cell)
     theta, status = digest_theta(state.theta), tags.get("fedray.status")
-    unknown = "" if status == "superseded" else theta  # one that did not finish has none
-    if status in (Status.FINISHED, "superseded") and theta != tags.get("fedray.theta_sha256", unknown):
+    unknown = "" if status == SUPERSEDED else theta  # one that did not finish has none
+    if status in (Status.FINISHED, SUPERSEDED) and theta != tags.get("fedray.theta_sha256", unknown):
         raise UserError(
             f"load: the newest checkpoint here, of round {state.round}, is not of {run}: its cell was run again"
         )

@@ -10,6 +10,10 @@ from fedray.common.errors import Diverged, PluginError, UserError
 INTERRUPTED = "interrupted; run the same command again to resume"
 
 
+SUPERSEDED = "superseded"
+"""Word in place of a status: another run of the cell counts instead of this one."""
+
+
 class Status(StrEnum):
     """How far a run of a cell is; MLflow holds it in the tag `fedray.status`.
 
@@ -39,10 +43,7 @@ class Status(StrEnum):
     @classmethod
     def parse(cls, tag: str | None) -> Self:
         """Return the status that a run's tag names; a run without a known one is taken to be running."""
-        try:
-            return cls(tag or "running")
-        except ValueError:
-            return cls("running")
+        return cls(tag if tag in list(cls) else "running")
 
     @property
     def rank(self) -> int:

@@ -123,7 +123,7 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool
     from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
     tracker = Tracker()  # before anything is written to the storage
-    directory, has_ended = storage.get_cell_dir(hash), False
+    directory, has_ended = storage.get_cell_dir(hash), True
 
     def is_alone(sheet: Sheet) -> bool:
         return private or not storage.is_sweep_running(sheet.name)
@@ -139,9 +139,8 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool
                 tracker.list_sweep(listed)
         try:
             yield storage.make_cell_dir(hash)
-            has_ended = True
-        except Exception:
-            has_ended = True
+        except KeyboardInterrupt:
+            has_ended = False
             raise
         finally:
             if has_ended and listed is not None and is_alone(listed):

@@ -4,22 +4,22 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
-from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import format_value
 from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
-from fedray.sweep.draws import count_training_gradients, draw, make_draws
+from fedray.sweep.draws import count_training_gradients, make_draws
 from fedray.sweep.plan import Options, Plan, list_distinct, refuse_unlogged
 from fedray.sweep.points import apply_draw
 from fedray.sweep.run import drive, plan_and_print
 from fedray.sweep.space import Space, format_range, is_at_edge
-from fedray.sweep.storage import refuse_unwritable_storage
+from fedray.sweep.storage import refuse_unwritable
 from fedray.sweep.sweep import Sweep
 
 NOT_SHARED = {"name", "stop", "tune", "final", "smoke"}
@@ -97,9 +97,7 @@ class Choice:
 def make_tune_stage(sweep: Sweep) -> Sweep:
     """Return the tune stage as a sweep of its own, `NAME/tune`."""
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
-    held_out = (
-        {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
-    )
+    held_out = {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep)]}
     given = {key: getattr(sweep, key) for key in Sweep.model_fields.keys() - NOT_SHARED}
     grid = sweep.grid | held_out | {"seed": list(sweep.tune.seeds)}
     return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
@@ -108,8 +106,7 @@ def make_tune_stage(sweep: Sweep) -> Sweep:
 def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
     """Return the final stage as a sweep of its own, with the file's name."""
     assert sweep.final is not None  # noqa: S101 (for the type checker)
-    validation = _get_validation(sweep).model_dump(mode="json")
-    held_out = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
+    held_out = {"data.validation": [_get_validation(sweep)]} if sweep.final.train_on == "training" else {}
     given = {key: getattr(sweep, key) for key in ("name", "description", "names", "base")}
     distinct = {repr(config): dict(config) for config in configs}.values()  # spaces that overlap can agree
     cases, grid = {"chosen": [*distinct]}, held_out | {"seed": list(sweep.final.seeds)}
@@ -118,12 +115,11 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
 
 def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
-    configs = [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.points]
-    return make_final_stage(sweep, [{key: one[key] for key in one if key != "seed"} for one in configs])
+    return make_final_stage(sweep, [apply_draw(one.config, one.draws[0]) for one in make_studies(sweep, repeat(""))])
 
 
-def _get_validation(sweep: Sweep) -> Validation:
-    return (sweep.tune and sweep.tune.validation) or Validation()
+def _get_validation(sweep: Sweep) -> dict[str, Any]:
+    return ((sweep.tune and sweep.tune.validation) or Validation()).model_dump(mode="json")
 
 
 def choose(plan: Plan) -> list[Choice]:
@@ -163,16 +159,14 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     common = {
         "stage": f"{sweep.name}/tune",
         "select": sweep.select,
-        "held_out": None if sweep.metric.is_on_test_set else _get_validation(sweep).model_dump(mode="json"),
+        "held_out": None if sweep.metric.is_on_test_set else _get_validation(sweep),
         "train_on": sweep.final.train_on,
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
     }
     hashes = iter(hash for _, hash in plan.points)  # distinct choices x seeds
-    cells = {
-        name: [next(hashes) for _ in sweep.final.seeds] for name in dict.fromkeys(repr(one.config) for one in choices)
-    }
+    cells = {repr(case): [next(hashes) for _ in sweep.final.seeds] for case in plan.sweep.cases["chosen"]}
     for choice in choices:
         study = choice.study
         held = {"data.validation": common["held_out"]}
@@ -197,8 +191,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`; return the exit code."""
     if not dry_run:
-        refuse_unwritable_store()
-        refuse_unwritable_storage()
+        refuse_unwritable()
     if sweep.tune is not None:
         code = run_stages(sweep, file, options, dry_run)
         has_results = code == 0 and not dry_run

@@ -20,7 +20,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.metric import FINAL
 from fedray.cells.record import UNSUMMARISED, Record
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Ending, Status
+from fedray.cells.status import SUPERSEDED, Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError, format_count, join_lines, redact, unknown, warn_once
 from fedray.common.whole_files import lock_folder
@@ -358,7 +358,7 @@ def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
     """Map each cell hash to the run that counts, of runs with the newest first: of the best status the newest."""
     best: dict[str, AnyRun] = {}
     for run in runs:
-        if run.data.tags.get("fedray.status") == "superseded" or not (cell := _get_name(run, "fedray.cell")):
+        if run.data.tags.get("fedray.status") == SUPERSEDED or not (cell := _get_name(run, "fedray.cell")):
             continue
         if cell not in best or read_status(run).rank < read_status(best[cell]).rank:
             best[cell] = run

@@ -28,7 +28,7 @@ from fedray.cells.cell import flatten
 from fedray.cells.looks import Look, choose_looks
 from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Status
+from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.errors import redact
 from fedray.common.location import find_local_file, get_patience, get_storage, store_uri
 from fedray.tracking import store
@@ -95,7 +95,7 @@ class Tracker:
         """Mark a run, by its id, as one that counts no more."""
         if is_running:
             self.client.set_terminated(run, "FAILED")
-        self.client.set_tag(run, "fedray.status", "superseded")
+        self.client.set_tag(run, "fedray.status", SUPERSEDED)
 
     def open_sweep(self, sheet: Sheet) -> str:
         """Create or find the sweep's run, and return its id; cells and file are its artefacts.
@@ -226,7 +226,7 @@ class Tracker:
 
     def _find_counting(self, run: CellRun) -> list["AnyRun"]:
         """Return all runs of a cell that are not superseded, the oldest first, alike for every driver."""
-        counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
+        counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != '{SUPERSEDED}'"
         found = store.search(self.reader, self.experiment, counting)
         return sorted(found, key=lambda one: (one.info.start_time or 0, one.info.run_id))
 

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from fedray.cells.cell import Cell, shorten_number
 from fedray.cells.looks import Look, choose_looks
 from fedray.cells.metric import LAST, describe_rounds, list_last_rounds
-from fedray.cells.status import Status
+from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.location import is_server, locate_server, refuse_unwritable_store, store_uri
 from fedray.components.base import Component
 from fedray.tracking import store
@@ -116,7 +116,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     columns = [*dict.fromkeys(look.setting for look in looks.values())]
     columns = columns if 1 < len(columns) <= SPLITS else []
     filter = f"{store.select_listed(sweep)} AND " if sweep else ""
-    filter += f"{store.IS_CELL} AND tags.`fedray.status` != 'superseded'"
+    filter += f"{store.IS_CELL} AND tags.`fedray.status` != '{SUPERSEDED}'"
     runs = list(store.search(client, experiment, filter))
     varying = _Varying([run.data.params for run in runs if run.data.params], has_words=bool(sweep))
     rounds = _describe_rounds(runs)
