@@ -80,8 +80,10 @@ class Checked(BaseModel):
         defaults, entries = list_default_entries(type(self)), dict(self.model_extra or {})
         files = list_files(type(self))
         for name, field in type(self).model_fields.items():
-            value = make_entry(getattr(self, name))
-            if EXCLUDED not in field.metadata and (name not in defaults or value != defaults[name]):
+            value, default = make_entry(getattr(self, name)), defaults.get(name)
+            is_mixed = len(_list_types(type(self), name) & {bool, int, float}) > 1  # 1, 1.0 and true differ then
+            is_default = name in defaults and value == default and (not is_mixed or repr(value) == repr(default))
+            if EXCLUDED not in field.metadata and not is_default:
                 entries[name] = digest_file(f"{self.section}.{name}", value) if name in files else value
         return entries
 

@@ -7,6 +7,7 @@ searched for like any other, and finally in the working directory, which is sear
 import contextlib
 import importlib
 import inspect
+import json
 import os
 import re
 import sys
@@ -295,7 +296,8 @@ def _refuse_declarations(section: str, path: str, found: type[Component], base: 
         if isinstance(hook := getattr(base, name, None), property) or callable(hook):
             raise UserError(f"{_get_key(section)}: {path} has an option {name}, which is a hook; choose another name")
         try:
-            make_entry(None if field.is_required() else field.get_default(call_default_factory=True))
+            default = None if field.is_required() else field.get_default(call_default_factory=True)
+            json.dumps(make_entry(default), allow_nan=False)
         except (TypeError, ValueError):
             raise UserError(f"{_get_key(section)}: {path}: no file can hold the default of its option {name}") from None
     for name in dir(base):

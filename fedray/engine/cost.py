@@ -195,23 +195,22 @@ def measure_relative_compute(config: RunConfig) -> float:
     shape, classes = find_input_shape(config)
     options, model = config.algorithm.list_options(), config.model.list_options() | {"init": None}
     steps = (1, config.training.epochs) if config.training.local_steps is None else (config.training.local_steps, 1)
+    sources = config.algorithm.source, config.model.source  # a notebook can load a class again
     method, plain = (
-        _count_operations(json.dumps(o), json.dumps(model), shape, classes, *steps)
+        _count_operations(json.dumps([o, model, sources]), shape, classes, *steps)
         for o in (options, {"name": "fedavg"})
     )
     return method / plain
 
 
 @cache
-def _count_operations(
-    algorithm: str, model: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int
-) -> int:
-    """Return the operations of one client's round; earlier rounds are short."""
+def _count_operations(components: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int) -> int:
+    """Return the operations of one client's round of an algorithm and a model, as JSON; earlier rounds are short."""
     own = Training(batch_size=2, lr=0.01, local_epochs=epochs)
-    meter = _Meter(own, ROUNDS - 1)
+    meter, (algorithm, model, _) = _Meter(own, ROUNDS - 1), json.loads(components)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, counted as zero
             warnings.simplefilter("ignore")  # the switch itself warns about Intel's GPUs
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        _run_metered(json.loads(algorithm), json.loads(model), shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
+        _run_metered(algorithm, model, shape, classes, 2 * per_epoch, {"local_steps": 1}, meter)
     return meter.operations

@@ -173,12 +173,13 @@ def count_samples(run: RunConfig, known: Published) -> int:
     return math.ceil(count_split(run, known)[0] / run.clients.dealt)
 
 
-def get_cost(run: RunConfig) -> Cost:
-    """Return the measured costs of a run's method."""
-    return measure_once(json.dumps(run.algorithm.list_options()))
+def get_cost(run: RunConfig, model: object = None, *inputs: Any) -> Cost:
+    """Return the measured costs of a run's method, by default with the small model of `measure_cost`."""
+    sources = run.algorithm.source, run.model.source  # a notebook can load a class again
+    return _measure_once(json.dumps([run.algorithm.list_options(), model, sources]), *inputs)
 
 
 @cache
-def measure_once(method: str, model: str = "null", *inputs: Any) -> Cost:
-    """Return `measure_cost` of a method's options and a model's, both as JSON, and its further arguments."""
-    return measure_cost(algorithm(json.loads(method)), json.loads(model), *inputs)
+def _measure_once(components: str, *inputs: Any) -> Cost:
+    method, model, _ = json.loads(components)
+    return measure_cost(algorithm(method), model, *inputs)

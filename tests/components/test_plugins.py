@@ -37,6 +37,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.schemes import IID
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import EvaluatedRound, Probe
+from fedray.sweep.draws import get_cost
 from fedray.sweep.plan import make_label
 
 
@@ -166,6 +167,10 @@ with warnings.catch_warnings():
         function: Callable[..., Any] = math.sqrt
 
 
+class Endless(Scaled):
+    limit: float = math.inf
+
+
 class Tabled(Scaled):
     table: dict[str, float] = {}
 
@@ -184,6 +189,7 @@ class Namesake(Scaled):
         ("algorithm", "Asked", "Asked has an option finetuning, which is a hook; choose another name"),
         ("algorithm", "Revised", "Revised makes revision an option by its type, and nothing would read it"),
         ("algorithm", "Called", "Called: no file can hold the default of its option function"),
+        ("algorithm", "Endless", "Endless: no file can hold the default of its option limit"),
         ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
         ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
@@ -288,6 +294,7 @@ def test_a_field_enters_if_it_is_required_or_not_the_default(kind: type[Checked]
     class Grown(kind):  # type: ignore[misc,valid-type]
         wanted: int
         later: int = Field(3, ge=0)
+        share: int | float = 1
         speed: Annotated[int, EXCLUDED] = 1
 
     before = kind().list_identity_entries()
@@ -295,6 +302,7 @@ def test_a_field_enters_if_it_is_required_or_not_the_default(kind: type[Checked]
     assert Grown(wanted=3).list_identity_entries() == before | {"wanted": 3}
     assert Grown(wanted=3, later=3, speed=9).list_identity_entries() == before | {"wanted": 3}
     assert Grown(wanted=3, later=4).list_identity_entries() == before | {"wanted": 3, "later": 4}
+    assert Grown(wanted=3, share=1.0).list_identity_entries() == before | {"wanted": 3, "share": 1.0}, "not one: all"
 
 
 def test_sections_inside_a_section() -> None:
@@ -406,16 +414,22 @@ def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: s
     assert digest_source("algorithm", f"{module}:X") != before
 
 
-OWN = "from fedray.algorithms.fedavg import FedAvg\nimport helper\nclass X(FedAvg):\n    pass\n"
+OWN = """from fedray.algorithms.fedavg import FedAvg
+import helper
+class X(FedAvg):
+    def direction(self, c):
+        return sum(c.grad(c.theta) for _ in range(getattr(helper, "K", 1)))
+"""
 
 
 def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old. Also
-    if this Python imported it before fedray did, which Python's compiled files tell."""
+    if this Python imported it before fedray did, which Python's compiled files tell. K is its gradients per step."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write(folder, {"own.py": OWN, "one.py": OWN, "helper.py": "K = 1"})
     importlib.import_module("one")
-    packed = RunConfig.parse(config(algorithm="own:X")).pack()
+    packed = (old := RunConfig.parse(config(algorithm="own:X"))).pack()
+    assert get_cost(old).gradients == 1
     fedray.simulate(config(algorithm="own:X"))
     write(folder, {"helper.py": "K = 20"})
     said = "^algorithm: %s:X, or a module that it imports, has changed since this Python imported it; start Python"
@@ -428,6 +442,7 @@ def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: 
     for name in ("helper", "own"):
         importlib.reload(sys.modules[name])
     run = RunConfig.parse(config(algorithm="own:X"))
+    assert get_cost(run).gradients == 20
     assert run.hash_cell("") == RunConfig.unpack(run.pack()).hash_cell("")
     with pytest.raises(UserError, match=r"^algorithm\.name: own:X, or a module that it imports, is not what it was in"):
         RunConfig.unpack(packed)

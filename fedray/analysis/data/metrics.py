@@ -37,7 +37,7 @@ from fedray.engine.cost import find_input_shape, measure_relative_compute
 from fedray.models.base import count_parameters
 from fedray.probes import DECLARED, LOWER, UNRANKED, title_metric
 from fedray.probes.probe import find_declared
-from fedray.sweep.draws import measure_once
+from fedray.sweep.draws import get_cost
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
@@ -342,8 +342,7 @@ def _count(metric: str, spec: Cell) -> float:
     if metric == "relative_flops":
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)
-    model = json.dumps(run.model.list_options() | {"init": None})
-    cost = measure_once(json.dumps(run.algorithm.list_options()), model, shape, classes)
+    cost = get_cost(run, run.model.list_options() | {"init": None}, shape, classes)
     models = {
         "megabytes_kept_by_client": cost.client,
         "megabytes_held_by_client": cost.held,
