@@ -40,7 +40,7 @@ class Dataset:
         client_train, client_test: int64 natural client id of each sample, or None.
         augment: transforms of the training images, in the order they are applied.
         options: the options of the section that loaded it, in JSON types; None for arrays of your own.
-        natural_ids: the natural clients' ids, ascending, if some have no training sample here; else None.
+        natural_ids: the natural clients' ids before training samples were left out; None if all are here.
     """
 
     name: str
@@ -168,9 +168,11 @@ class Dataset:
 
 
 def take_train(data: Dataset, kept: np.ndarray) -> Dataset:
-    """Return a data set with the training samples at some positions."""
-    clients = None if data.client_train is None else data.client_train[kept]
-    return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients)
+    """Return a data set with the training samples at some positions, and all natural clients, emptied ones too."""
+    clients, ids = data.client_train, data.natural_ids
+    if clients is not None:
+        clients, ids = clients[kept], np.unique(clients) if ids is None else ids
+    return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients, natural_ids=ids)
 
 
 def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:

@@ -69,6 +69,12 @@ class Partition(Component):
             f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"
         )
 
+    def check_sizes(self, shards: Shards, what: str) -> Shards:
+        """Return shards none of which has fewer than `min_size` samples. Raises UserError, for which `what` has one."""
+        if (small := shards.sizes.min()) < self.min_size:
+            raise UserError(f"partition.min_size: {what} {small} samples, {self.min_size} are required")
+        return shards
+
     def get_held_out(self, part: Literal["test", "validation"]) -> Shards | None:
         """Return the samples that the partition itself lists for testing or validation; None if it lists none."""
         return None

@@ -45,11 +45,7 @@ class FromFile(Partition):
         for part, other in combinations(apart, 2):
             if len(both := np.intersect1d(parts[part].indices, parts[other].indices)):
                 raise self._make_error(f"lists the sample {both[0]} for {part} and for {other}")
-        if (small := parts["train"].sizes.min()) < self.min_size:
-            raise UserError(
-                f"partition.min_size: {self.path} leaves a client with {small} samples, {self.min_size} are required"
-            )
-        return parts["train"]
+        return self.check_sizes(parts["train"], f"{self.path} leaves a client with")
 
     def get_held_out(self, part: Literal["test", "validation"]) -> Shards | None:
         return self._read()[0].get(part)

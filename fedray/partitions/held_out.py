@@ -73,9 +73,7 @@ def _split_samples(
         count = _count(validation.fraction, len(data.y_train))
         pool = draw_stratified(data.y_train, count, generator(seed, "validation"))
         held, rest = Shards.from_lists([pool]), np.setdiff1d(np.arange(len(data.y_train)), pool)
-        # Also of clients that the pool empties.
-        ids = None if data.client_train is None else np.unique(data.client_train)
-        left = _deal(partition, replace(take_train(data, rest), natural_ids=ids), dealt, seed)
+        left = _deal(partition, take_train(data, rest), dealt, seed)
         shards = Shards(rest[left.indices], left.offsets)
         _refuse_nothing("validation", held, validation.fraction, "the training set")
     else:

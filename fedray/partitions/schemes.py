@@ -202,7 +202,7 @@ class Natural(Partition):
         if data.client_train is None:
             arrays = "client_train and, with data.test, client_test" if data.is_merged else "client_train"
             raise UserError(f"partition.name: data {data.name} have no natural clients ({arrays})")
-        ids = np.unique(data.client_train) if data.natural_ids is None else data.natural_ids
+        ids = np.union1d(data.client_train, data.client_train if data.natural_ids is None else data.natural_ids)
         owner = np.searchsorted(ids, data.client_train)
         rng = generator(seed if self.seed is None else self.seed, "partition")
         if clients == len(ids):
@@ -219,9 +219,7 @@ class Natural(Partition):
             hint = "partition.pick: first or random" if clients < len(ids) else "partition.divide: true"
             natural = f"data {data.name} have {len(ids)} natural clients; set {len(ids)}, or {hint}"
             raise UserError(f"clients.total: found {clients}; {natural}")
-        if (small := shards.sizes.min()) < self.min_size:
-            raise UserError(f"partition.min_size: a natural client has {small} samples, {self.min_size} are required")
-        return shards
+        return self.check_sizes(shards, "a natural client has")
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         if data.client_train is None or data.client_test is None:

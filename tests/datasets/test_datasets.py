@@ -21,6 +21,7 @@ from fedray.datasets.augment import Flip
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
 from fedray.datasets.torchvision_sets import count_long_tail
+from fedray.partitions import PARTITIONS
 from tests import small
 from tests.conftest import Call, shared_data
 from tests.datasets import files
@@ -254,7 +255,8 @@ def test_the_most_frequent_words_have_ids_from_2_and_a_small_vocabulary_is_refus
 
 
 def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
-    """Of 8 and 4 samples 6 are 4 and 2, each with its label and client; the test set stays."""
+    """Of 8 and 4 samples 6 are 4 and 2, each with its label and client; the test set stays. Half of the twelve clients
+    lose their sample and keep their number; with the test samples each has one more."""
     y, clients = np.repeat([0, 1], [8, 4]), np.arange(12)
     x = clients[:, None].astype(np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
@@ -263,6 +265,9 @@ def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
     assert (part.x_train[:, 0] == part.client_train).all()
     assert (part.y_train == y[part.client_train]).all()
     np.testing.assert_array_equal(part.x_test, whole.x_test)
+    for data, more in ((part, 0), (part.merge(), 1)):
+        sizes = PARTITIONS["natural"](min_size=0).split(data, 12, 0).sizes
+        np.testing.assert_array_equal(sizes, np.bincount(part.client_train, minlength=12) + more)
     given = ("--set", f"data.path={tmp_path / 'own.npz'}", "--set", "data.train_samples=6")
     assert "6 training and 12 test samples" in call("data", "check", "npz", *given).out
     said = r"^data\.train_samples: found 13; at most 12, all training samples, is allowed$"
