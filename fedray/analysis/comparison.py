@@ -540,4 +540,5 @@ def main(
         about = {"sweep": found.sweep, "reference": found.to, "metric": found.metric}
         print(format_json(about | {"differences": lines, "means": means}))
         return
-    write_or_print(format_report(found), None)
+    alone = f"{found.sweep}: {found.to} is the only row; another one is required to compare\n"
+    write_or_print(format_report(found) if found.differences else alone, None)

@@ -67,8 +67,9 @@ def select_labels(labels: Mapping[str, str], text: str, option: str) -> list[str
         near = part if any(part in word for word in words) else find_nearest(part, words)
         meant = f"'*{near}*'" if part.isalpha() and near else ""
         example = meant or f"'{next(iter(labels.values()), 'fedavg').partition(' ')[0]}*'"
+        also = ", the beginning of a hash" * all(map(str.isalnum, hashes))  # `list_distinct` has other keys
         raise UserError(
-            f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning "
-            f"of a hash or a pattern of labels such as {example}"
+            f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}{also} or a pattern "
+            f"of labels such as {example}"
         )
     return named

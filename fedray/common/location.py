@@ -14,14 +14,14 @@ import tempfile
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from fedray.common.errors import UserError, redact, restate, truncate_repr
+from fedray.common.errors import UserError, join_lines, redact, truncate_repr
 from fedray.common.yaml_files import locate
 
 T = TypeVar("T")
@@ -173,10 +173,20 @@ def refuse_other_tables(store: str, revision: str, upgrade: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def use_sqlite(path: Path) -> Iterator[None]:
+    """Let an error of SQLite in the block be a UserError, which says so if another process holds the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        held = f": another process holds {path}; wait for it, or end it" if "is locked" in str(error) else ""
+        raise UserError(f"{UNUSABLE_STORE}: {join_lines(error)}{held}") from None
+
+
 def refuse_other_file(path: Path) -> None:
     """Refuse to write a SQLite file with tables of another program, or of another version of MLflow."""
     address = f"{path.resolve().as_uri()}?mode=rw"
-    with restate(UNUSABLE_STORE, sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as file:
+    with use_sqlite(path), contextlib.closing(sqlite3.connect(address, uri=True)) as file:
         tables = [str(row[0]) for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         known = "alembic_version" in tables and file.execute("SELECT version_num FROM alembic_version").fetchone()
     if tables and "experiments" not in tables:

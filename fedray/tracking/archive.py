@@ -12,6 +12,7 @@ or unpickled.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import lzma
@@ -35,7 +36,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedray.cells.cell import Cell, ListedCell, SweepName, flatten
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Status
+from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr, warn_once
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
@@ -271,7 +272,9 @@ def export_sweep(name: str, file: Path) -> int:
     blocks = store.find_blocks(client, experiment, [name])[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
+        for left in file.parent.glob(f".export-{glob.escape(file.name)}-*"):  # by a killed call
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=f".export-{file.name}-") as folder:
             new = Path(folder) / file.name
             if blocks:
                 count = 0
@@ -424,10 +427,10 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
     """Make a run of the store, which counts once it is whole; what could not be made whole is deleted."""
     client = tracker.client
     for left in store.find_runs(tracker.reader, tracker.experiment, [cell.hash]):
-        if left.data.tags.get("fedray.status") == "superseded" and left.info.status == "RUNNING":  # of a killed import
+        if left.data.tags.get("fedray.status") == SUPERSEDED and left.info.status == "RUNNING":  # of a killed import
             client.delete_run(left.info.run_id)
     tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
-    tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": "superseded"}
+    tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": SUPERSEDED}
     tags |= {store.SETTING: cell.setting}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:

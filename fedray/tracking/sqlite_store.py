@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from fedray.common.errors import UserError, redact, restate, truncate_repr
-from fedray.common.location import UNUSABLE_STORE, locate_artifacts
+from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.location import UNUSABLE_STORE, locate_artifacts, use_sqlite
 
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")
 """One condition of a filter; several are joined by AND."""
@@ -87,7 +87,7 @@ class SqliteClient:
 
     def __init__(self, file: Path) -> None:
         # Not read-only: a killed writer can have left a transaction that the next reader has to undo.
-        with restate(UNUSABLE_STORE, sqlite3.Error):
+        with use_sqlite(file):
             self._file = sqlite3.connect(
                 f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE, check_same_thread=False
             )
@@ -205,7 +205,7 @@ class SqliteClient:
 
     def _ask(self, query: str, values: Sequence[str] = ()) -> list[Any]:
         """Return the rows that a query finds."""
-        with restate(UNUSABLE_STORE, sqlite3.Error):
+        with use_sqlite(self._path):
             return self._file.execute(query, values).fetchall()
 
 

@@ -103,11 +103,14 @@ def test_refusals(store: Tracker) -> None:
         compare(collect("sweep"), "fedavg", "speedup:80/fedavg")
 
 
-def test_a_seed_that_both_lack_is_no_seed_without_a_partner(store: Tracker) -> None:
-    """fedavg has seeds 0 and 1, fedsam 0 and 2: one pair, two without a partner."""
+def test_a_seed_that_both_lack_is_no_seed_without_a_partner(store: Tracker, call: Call) -> None:
+    """fedavg has seeds 0 and 1, fedsam 0 and 2: one pair, two without a partner. One row has nothing to compare."""
     write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(4)], (1, 2, None, None, 3, None, 4))
     (one,) = compare(collect("sweep")).differences
     assert (one.pairs, one.unpaired) == ((2,), 2)
+    write(store, [cell(FEDAVG, 0.9, 0)], [1], name="lone")
+    said = "lone: fedavg is the only row; another one is required to compare\n"
+    assert call("compare", "lone") == (0, said, "")
 
 
 def test_a_sweep_without_a_finished_run_is_one_line(store: Tracker, call: Call) -> None:

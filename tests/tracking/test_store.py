@@ -256,6 +256,8 @@ def test_a_file_that_another_process_holds_is_asked_again(project: Path, monkeyp
         other.execute("BEGIN EXCLUSIVE")
         tracker.open_cell(run)
         tracker.flush()
+        with pytest.raises(UserError, match=rf"locked: another process holds {project}/mlflow.db; wait for it, or end"):
+            store.open_reader()
         other.rollback()
     assert not run.id
     tracker.close()

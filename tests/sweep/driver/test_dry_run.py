@@ -200,7 +200,7 @@ INCOMPLETE = [
     (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes, the number of such machines"),
     (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes, the number of such machines"),
     (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
-    (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),
+    (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12 or"),
     (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
     (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
 ]
