@@ -70,7 +70,7 @@ class Partition(Component):
         )
 
     def check_sizes(self, shards: Shards, what: str) -> Shards:
-        """Return shards none of which has fewer than `min_size` samples. Raises UserError, for which `what` has one."""
+        """Return shards of at least `min_size` samples each. Raises UserError; `what` says who has too few."""
         if (small := shards.sizes.min()) < self.min_size:
             raise UserError(f"partition.min_size: {what} {small} samples, {self.min_size} are required")
         return shards
