@@ -64,9 +64,6 @@ class OutputFile:
                 file.write_bytes(data)  # into the pipe or device
             else:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                for left in file.parent.iterdir():  # by killed calls
-                    if re.fullmatch(rf"{re.escape(file.name)}\.\d{{15,20}}\.tmp", left.name):
-                        left.unlink()
                 write_file(file, data)
 
     def draw(self, figure: Any, dpi: int) -> None:

@@ -12,7 +12,6 @@ or unpickled.
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import lzma
@@ -272,9 +271,7 @@ def export_sweep(name: str, file: Path) -> int:
     blocks = store.find_blocks(client, experiment, [name])[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        for left in file.parent.glob(f".export-{glob.escape(file.name)}-*"):  # by a killed call
-            shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=f".export-{file.name}-") as folder:
+        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
             new = Path(folder) / file.name
             if blocks:
                 count = 0
