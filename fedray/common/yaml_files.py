@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,37 +44,20 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
     """Return a mapping; keys merged by `<<:` come first, and the mapping's own keys override them."""
     mapping: dict[str, Any] = {}
     merged: dict[str, Any] = {}
-    for place, (key_node, value) in enumerate(node.value):
+    for key_node, value in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             merged = _merge(loader, value) | merged
             continue
-        line, whole = key_node.start_mark.line + 1, node.value[place - 1][1].value if place else ""
-        is_decimal = place and not value.value and f"{whole}{key_node.value}".isdecimal()
-        if is_decimal and not _list_values(node, place):
-            raise UserError(
-                f"line {line}: {whole},{key_node.value} has a decimal comma; write {whole}.{key_node.value}, and "
-                "several values in brackets"
-            )
+        line = key_node.start_mark.line + 1
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            listed = _list_values(node, place)
-            advice = f"several values stand in brackets: [{listed}]" if listed else f"quote {truncate_repr(key)}"
-            raise UserError(f"line {line}: keys must be strings; {advice}")
+            raise UserError(
+                f"line {line}: keys must be strings; quote {truncate_repr(key)}, or put several values in brackets"
+            )
         if key in mapping:
             raise UserError(f"line {line}: the key {key!r} is repeated")
         mapping[key] = loader.construct_object(value, deep=True)
     return merged | mapping
-
-
-def _list_values(node: yaml.MappingNode, place: int) -> str:
-    """Return the values of `{rho: 0.05, 0.1}`, whose key at `place` is the second; empty if a value follows that key,
-    or no space stands before it, as in the decimal comma of `{lr: 0,1}`.
-    """
-    (_, last), tail = node.value[place - 1], node.value[place:]
-    keys = [one.value for one, _ in itertools.takewhile(lambda pair: pair[1].value == "", tail)]
-    is_spaced = tail[0][0].start_mark.index - last.end_mark.index > 1
-    is_list = place and node.flow_style and isinstance(last, yaml.ScalarNode) and last.value and keys and is_spaced
-    return ", ".join([last.value, *map(str, keys)]) if is_list else ""
 
 
 def _construct_sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
@@ -168,76 +151,13 @@ def parse_yaml(text: str, name: str) -> Any:
             _refuse_bomb(node)
             return loader.construct_document(node)
         except yaml.YAMLError as error:
-            place, reason = _explain(error, [*text.splitlines(), ""])
-            where = f"line {place[0] + 1}, column {place[1] + 1}: " if place else ""
-            raise UserError(f"{where}is not YAML: {shorten(reason)}") from None
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+            where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+            raise UserError(f"{where}is not YAML: {shorten(' '.join(problem.split()))}") from None
         except RecursionError:
             raise UserError("is not YAML: it is nested too deeply") from None
         except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
             raise UserError(f"is not YAML: {type(error).__name__}: {shorten(str(error))}") from None
-
-
-def _explain(error: yaml.YAMLError, lines: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
-    """Return line and column, from 0, of a parser's error, if it has a place, and the usual cause."""
-    reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    context = str(getattr(error, "context", ""))
-    start: Any = getattr(error, "context_mark", None)
-    if (mark := getattr(error, "problem_mark", None)) is None:
-        return None, reason
-    line, text = mark.line, lines[mark.line]
-    char = text[mark.column : mark.column + 1]
-    indented, closing = "the line is indented otherwise than those before", char and char in "]}"
-    is_flow, is_block = "flow" in context, "<block end>" in reason or "<document start>" in reason
-
-    def at(row: int) -> tuple[int, int]:
-        return row, len(lines[row]) - len(lines[row].lstrip())
-
-    if "'\\t'" in reason:
-        return (line, mark.column), "it is indented with a tab; YAML takes spaces"
-    if is_flow and reason.startswith("expected ','"):
-        opened, needed = ("[", "]") if "sequence" in context else ("{", "}")
-        if start.line < line or closing or not char:
-            return (start.line, start.column), f"this {opened} is not closed by {needed}"
-        return (line, mark.column), f"a comma or {needed} is missing before {text[mark.column :]}"
-    if is_flow and not char:
-        return (line, mark.column), "a [ or { before this end is not closed"
-    if line and not is_flow and (item := next((row for row in (line - 1, line) if find_item(lines[row])), None)):
-        return at(item), f"after `-` a space is needed: - {find_item(lines[item])}"
-    if "quoted" in context:
-        return (start.line, start.column), "this quote is not closed"
-    if "cannot start any token" in reason:
-        return (line, mark.column), f"a text that begins with {char} needs quotes"
-    if "expected ':'" in reason or "mapping values" in reason:
-        row = start.line if start else line - 1
-        key = lines[row].strip().removeprefix("- ")
-        if row >= 0 and (space := suggest_space(key)):
-            return at(row), space.removeprefix("; ")
-        if start or (line and ":" not in key and at(row)[1] == at(line)[1]):
-            return at(row), f"a colon is missing: {': '.join([*key.split(None, 1), ''][:2]).strip()}"
-        if ": " in text[: mark.column]:
-            return (line, mark.column), "a text with a colon needs quotes"
-        return at(line), indented
-    if closing and (is_block or "node content" in reason):
-        return (line, mark.column), f"this {char} closes nothing"
-    if "found '-'" in reason:
-        return at(line), "an item of a list (-) follows keys; a list has a key of its own"
-    if is_block and ("block" in reason.partition("found")[2] or "'?'" in reason):
-        return at(line), indented
-    return (line, mark.column), reason
-
-
-def find_item(text: str) -> str:
-    """Return the item of a line `-fedavg` of a list, which lacks a space; empty for other lines."""
-    match = re.fullmatch(r"-([\w.{\[\"'].*)", text.strip())
-    return match[1] if match else ""
-
-
-def suggest_space(text: str) -> str:
-    """Return the end of a message about `lr:0.1` or `-fedavg`, which YAML reads as words; empty for other texts."""
-    if item := find_item(text):
-        return f"; after `-` a space is needed: - {item.split()[0]}"
-    match = re.fullmatch(r"(\w+):(\S+)", text)
-    return f"; a space is missing after the colon: {match[1]}: {match[2]}" if match else ""
 
 
 def format_flow(value: Any) -> str:

@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from fedray.common.errors import NEAREST, UserError, find_nearest, truncate_repr, unknown
-from fedray.common.yaml_files import find_item, format_flow, suggest_space
+from fedray.common.errors import NEAREST, UserError, truncate_repr, unknown
+from fedray.common.yaml_files import format_flow
 from fedray.components.identity import (
     EXCLUDED,
     digest_file,
@@ -228,11 +228,9 @@ def describe(
         having = [name for name, kind in others.items() if key in kind.model_fields and len(first["loc"]) == 1]
         owners = describe_owners(key, having)
         if not valid and model is not None and issubclass(model, Component):
-            return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
+            return UserError(f"{path}: {model.name} has no options{owners}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
         place = above or getattr(model, "place", Checked.place)
-        if key.partition(":")[0] in valid and (space := suggest_space(key)):
-            return UserError(f"{place}: found {truncate_repr(key)}{space}")
         if model is not None and issubclass(model, Component) and len(first["loc"]) == 1:
             place += f" {model.name}"
         return UserError(f"{unknown(place, key, valid, meant=meant)}{owners}")
@@ -242,27 +240,9 @@ def describe(
         given = first["input"]
         found = format_flow(given) if isinstance(given, Mapping) else truncate_repr(given)
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {found}"
-        if isinstance(given, str | int | float | Mapping):
-            is_list = WANTED[first["type"]] == "list" and not (isinstance(given, str) and find_item(given))
-            options = given.items() if is_list and isinstance(given, Mapping) and "name" not in given else ()
-            lists = [f"{key}: {format_flow(one)}" for key, one in options if isinstance(one, list)]
-            if lists and path.startswith("grid."):  # `grid: {partition: {alpha: [0.1, 0.6]}}`
-                wanted += f"; did you mean {path.removeprefix('grid.')}.{lists[0]}?"
-            elif listed := _suggest_list(given) if is_list else "":
-                wanted += f"; did you mean [{listed}]?"
-        if isinstance(given, str):
-            wanted += suggest_space(given)
         keys = [] if model is None else _get_fields(model, first["loc"])
-        longer = [] if model is None else _get_fields(model, first["loc"][:-1])
-        if keys and (near := [key for key in longer if key.startswith(f"{first['loc'][-1]}_")]):
-            return UserError(f"{wanted}; did you mean {near[0]!r}?")
         return UserError(f"{wanted}; its keys: {', '.join(keys)}" if keys else wanted)
-    message, is_number = first["msg"], first["type"] in ("float_parsing", "int_parsing")
-    number = _read_number(str(first["input"])) if is_number else ""
-    if number and ("a number" in message or float(number).is_integer()):
-        message = f"write {number}"
-    elif is_number and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
-        message = f"several values need commas: [{', '.join(numbers)}]" if all(numbers) else message
+    message = first["msg"]
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
@@ -270,39 +250,10 @@ def describe(
     return UserError(text)
 
 
-def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
-    """Return the end of a message with the option of another class that is nearly `key`; empty for none."""
-    near = find_nearest(key, {option for kind in others.values() for option in kind.model_fields})
-    return describe_owners(near, [name for name, kind in others.items() if near in kind.model_fields]) if near else ""
-
-
-def _suggest_list(given: str | float | Mapping[str, Any]) -> str:
-    """Return the values that `0, 1`, `0 1`, `0-2`, `range(3)`, a number, an entry or `{a, b}` stand for, with commas;
-    empty for one word."""
-    if isinstance(given, Mapping):
-        return ", ".join(given) if all(one is None for one in given.values()) else format_flow(given)
-    if not isinstance(given, str):
-        return truncate_repr(given).lower()
-    if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", given):
-        return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
-    if counted := re.fullmatch(r"range\((?:(\d{1,3}), *)?(\d{1,3})\)", given):
-        return ", ".join(map(str, range(int(counted[1] or 0), int(counted[2]))))
-    return given if "," in given else ", ".join(given.split()) if " " in given.strip() else ""
-
-
 def describe_owners(found: str, owners: Sequence[str]) -> str:
     """Return the end of a message that names the classes of the section that allow what was found; empty for none."""
     more = f" and {len(owners) - NEAREST} others" if len(owners) > NEAREST else ""
     return f"; {found!r} belongs to {', '.join(owners[:NEAREST])}{more}" if owners else ""
-
-
-def _read_number(text: str) -> str:
-    """Return as YAML has it a number that is written with a percent sign or a decimal comma; empty for other texts."""
-    match = re.fullmatch(r"\s*([-+]?\d+)(?:[.,](\d+))?\s*(%?)\s*", text)
-    if match is None:
-        return ""
-    whole, part, percent = match.groups(default="")
-    return f"{float(f'{whole}.{part}') / (100 if percent else 1):.12g}"
 
 
 ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import PydanticUserError, ValidationError
+from pydantic import ValidationError
 
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import (
@@ -34,7 +34,6 @@ from fedray.common.errors import (
     unknown,
 )
 from fedray.common.rng import key_draws
-from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
 from fedray.components.identity import make_entry
 from fedray.components.sources import digest_source, is_loaded_otherwise, read_source
@@ -87,7 +86,6 @@ def resolve(
             told = f"`fedray list {LISTS[section]}` has the names"
         if isinstance(value, Mapping) and "name" not in value:
             given = ", ".join(f"{section}.{key}" for key in value) or "nothing"
-            told = _suggest_form(section, value, registry) or told
             raise UserError(f"{section}.name is required: found {given} without it; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     kind = find_class(section, value["name"], registry, base, adapt)
@@ -96,25 +94,6 @@ def resolve(
         return kind.parse(section, options, registry)
     with key_draws(True, 0, "options"):  # of private attributes
         return kind.parse(section, options, registry)
-
-
-def _suggest_form(section: str, value: Mapping[Any, Any], registry: Mapping[str, type[Component]]) -> str:
-    """Return what `{fedprox: {mu: 0.01}}` or `{fedprox: 0.01}` means, `{name: fedprox, mu: 0.01}`, and that several
-    names stand in brackets; empty if no key is a name.
-    """
-    if joined := next((key for key in value if str(key).startswith("name:")), ""):
-        return suggest_space(joined).removeprefix("; ")
-    name = next((key for key in value if key in registry or str(key).partition(":")[2].isidentifier()), None)
-    if name is None:
-        return ""
-    if len(value) > 1 and all(key in registry and one is None for key, one in value.items()):
-        return f"several values go into a sweep's `grid`: `{section}: [{', '.join(value)}]`"
-    inner = value[name] if isinstance(value[name], Mapping) else {}
-    if inner == {} and value[name] is not None and (kind := registry.get(name)):
-        inner = {option: value[name] for option in [*kind.list_required(), *kind.model_fields][:1]}
-    options = {**inner, **{key: one for key, one in value.items() if key != name}}
-    form = ", ".join(f"{key}: {one}" for key, one in {"name": name, **options}.items())
-    return f"did you mean {{{form}}}?"
 
 
 def list_variants() -> Mapping[str, type[Any]]:
@@ -148,44 +127,13 @@ def find_class(
             return forms
     if base is None or (isinstance(name, str) and ":" not in name):
         listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
-        meant = _suggest_options(str(name), registry) or ("" if base is None else _suggest_class(str(name)))
-        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing, meant)}{getattr(base, 'hint', '')}")
+        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     kind = load_class(section, path) if isinstance(name, str) else name
     own = vars(kind).get("name")
     if isinstance(own, str) and own in registry and issubclass(kind, base):
         raise UserError(f"{_get_key(section)}: {path} has name = {own!r}, which is one of fedray's; choose another one")
     return _with_name(section, path, kind, base, adapt)
-
-
-def _suggest_options(text: str, registry: Mapping[str, type[Component]]) -> str:
-    """Return how the options of `dirichlet alpha=0.1` or `dirichlet(0.1)` are written; empty for other texts."""
-    match = re.fullmatch(r"([\w-]+)[ (]([^()]+)\)?", text)
-    if match is None or (kind := registry.get(match[1])) is None:
-        return ""
-    letters, required = {kind.get_symbol(option): option for option in kind.model_fields}, iter(kind.list_required())
-    parts = [one.rpartition("=") for one in re.split(r"[ ,]+", match[2]) if one]
-    given = [(letters.get(key, key) if equals else next(required, ""), value) for key, equals, value in parts]
-    written = ", ".join(f"{key}: {value}" for key, value in [("name", match[1]), *given])
-    return f"{{{written}}}" if all(key in kind.model_fields for key, _ in given) else ""
-
-
-def _suggest_class(name: str) -> str:
-    """Return how a class is written whose file a name means: `mine`, `mine.Class`, `mine.py`; empty for no file."""
-    whole = _name_module(name)
-    for module, kind in ((whole, "CLASS"), whole.rpartition(".")[::2]):
-        file = f"{module.replace('.', '/')}.py"
-        if module.replace(".", "").isidentifier() and os.path.isfile(os.path.join(get_folder(), file)):
-            return f"{module}:{kind}, a class of {file}"
-    return ""
-
-
-def _name_module(file: str) -> str:
-    """Return the module that a file is, seen from the folder: `methods.mine` of `./methods/mine.py`; else the text."""
-    if not file.endswith(".py"):
-        return file
-    parts = Path(os.path.relpath(os.path.join(get_folder(), file), get_folder())).with_suffix("").parts
-    return parts[-1] if ".." in parts else ".".join(parts)
 
 
 def _get_key(section: str) -> str:
@@ -334,18 +282,11 @@ def load_class(section: str, path: str) -> type:
         holder = importlib.import_module(module)
         kind = getattr(holder, name)
     except (Exception, SystemExit) as error:  # a user's module can raise anything
-        reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
+        reason = join_lines(error)
         if module.endswith(".py") and isinstance(error, ModuleNotFoundError | TypeError):
-            reason = f"write {f'{_name_module(module)}:{name}'!r}, without .py"
+            reason = f"write '{module.removesuffix('.py').replace('/', '.')}:{name}', without .py"
         elif isinstance(error, ModuleNotFoundError) and error.name == module:
             reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
-        elif isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
-            option = error.message.partition("`")[2].partition(" =")[0]
-            reason = f"the option {option} has no type; it is written like `mu: float = 0.01`"
-        elif isinstance(error, AttributeError) and error.obj is holder:
-            classes = {key.lower(): key for key, value in vars(holder).items() if inspect.isclass(value)}
-            near = find_nearest(name.lower(), classes)
-            reason += f"; did you mean {classes[near]!r}?" if near else ""
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")

@@ -53,10 +53,10 @@ CHANGES: dict[str, str] = {
     "model.hidden=[10000000000000]": "model: mlp cannot be built: RuntimeError: [enforce fail…",
     "partition=natural": "partition.name: data digits have no natural clients (client_train)",
     "model={name: mlp, hidden: [8], lora: {}, freeze: [body]}": "model.freeze: found body; the adapters of model.lora…",
-    "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…",
+    "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: ModuleNotFound…",
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
     "=1": "--set: found '=1'; KEY=VALUE is required",
-    "training.lr=[1": "--set training.lr: line 1, column 1: is not YAML: this [ is not closed by ]",
+    "training.lr=[1": "--set training.lr: line 1, column 3: is not YAML: expected ',' or ']', but got '<stream end>'",
     "seed.x=1": "seed.x: seed holds 0, which has no keys",
 }
 """What --set changes -> what is said about it."""
@@ -64,10 +64,10 @@ CHANGES: dict[str, str] = {
 OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclass WSAM(Algorithm):\n    pass\n")
 WAYS: dict[str, str] = {
     "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
-    "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fedray list…",
-    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; did you mean own_wsam:WSAM, a class of own_wsam.py? `fedr…",
-    "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: module 'own_wsam' has no attribute 'Wsam'; did "
-    "you mean 'WSAM'?",
+    "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean…",
+    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; nearest:…",
+    "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: AttributeError: module 'own_wsam' has no attribute "
+    "'Wsam'",
 }
 """How a class of a file in the folder is named by mistake -> what is said about it."""
 

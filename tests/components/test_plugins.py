@@ -108,7 +108,7 @@ def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = run.pack()
     assert RunConfig.unpack(packed) == run
     monkeypatch.setattr("importlib.import_module", Mock(side_effect=ImportError("no such file here")))
-    with pytest.raises(UserError, match=r"^data\.name: '.*:Few' cannot be imported: no such file here$"):
+    with pytest.raises(UserError, match=r"^data\.name: '.*:Few' cannot be imported: ImportError: no such file here$"):
         RunConfig.unpack(packed)
 
 
@@ -196,7 +196,7 @@ class Namesake(Scaled):
         ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),
         ("model", "Striped", "Striped is not a subclass of torch.nn.Module"),
         ("evaluation", "Few", "Few is not a subclass of fedray.probes.probe.Probe"),
-        ("partition", "Nothing", "cannot be imported: module"),
+        ("partition", "Nothing", "cannot be imported: AttributeError: module"),
         ("model", "Absent", r"Absent\.build returns a NoneType; a torch\.nn\.Module is required"),
     ],
 )
@@ -249,14 +249,6 @@ def test_a_slip_in_a_hook_says_what_was_meant(name: str, says: str) -> None:
     given = config(algorithm=f"{__name__}:{name}", data="digits", partition="iid", model="mlp", evaluation={})
     with pytest.raises(UserError, match=rf"\Aalgorithm: {__name__}:{name} raises {re.escape(says)}"):
         fedray.simulate(given)
-
-
-def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "from fedray.algorithms.base import Algorithm\n\nclass Mine(Algorithm):\n    mu = 0.01\n"
-    (tmp_path / "untyped_option.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=r"the option mu has no type; it is written like `mu: float = 0\.01`$"):
-        RunConfig.parse(config(algorithm="untyped_option:Mine"))
 
 
 class Absent(ModelSpec):
