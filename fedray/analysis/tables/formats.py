@@ -5,7 +5,6 @@ import html
 import io
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -32,18 +31,14 @@ def to_markdown(table: ResultTable) -> str:
     return "\n".join([f"**{escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
 
-BETWEEN, ACROSS, WHOLE = 12, 246, 505
-"""Points: what is between two columns of a table, a column of a two-column paper, its page."""
-WIDTHS = {" ": 3.3, **dict.fromkeys(".,:;()|il", 3.2), **dict.fromkeys("±×=+mw", 7.8)}
-"""Points of a sign at 10 pt, if they are not about 5."""
-BOLD = 1.1
-"""How much wider bold text is."""
+NARROW = 2
+"""Maximum number of columns of entries that fit a column of a two-column paper."""
 
 
 def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; its notes are comments.
 
-    One that is wider than a column of a two-column paper is a `table*`, which in one column is the same as `table`.
+    One with more than NARROW columns of entries is a `table*`, which in one column is the same as `table`.
     Rows of a method with other options (`fedsam ρ=0.05`) have them in a column of their own, and a space sets methods
     apart; columns of a split with other options stand below its name. Unless the user has given one, the caption is the
     metric and what ± is. Raises UserError if LaTeX does not accept the label.
@@ -62,13 +57,7 @@ def to_latex(table: ResultTable) -> str:
     lows = [
         f"{top[-1]} {table.seeds_notes[column]}".strip() for top, column in zip(tops[1:], table.columns, strict=True)
     ]
-    width = _measure_width(table, heads, tops, lows)
-    environment = "table*" if width > ACROSS else "table"
-    if width > WHOLE:
-        warn_once(
-            f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics "
-            "or columns" + ", or exchange --rows and --cols" * (len(table.rows) < len(table.columns))
-        )
+    environment = "table*" if len(table.columns) > NARROW else "table"
     lines = [
         rf"\begin{{{environment}}}",
         r"\centering",
@@ -93,26 +82,6 @@ def to_latex(table: ResultTable) -> str:
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), rf"\end{{{environment}}}"]
     return "\n".join(lines) + "\n"
-
-
-def _measure_width(
-    table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]], lows: Sequence[str]
-) -> float:
-    """Return about how many points wide a table is; a name that columns share is divided among them."""
-
-    def measure(text: str, stretch: float = 1.0) -> float:
-        return stretch * sum(WIDTHS.get(sign, 5.0) for sign in text)
-
-    shared = Counter(top[0] for top in tops[1:])
-    seeds = ["", *(f" {note}" if (note := table.seeds_notes[row]) else "" for row in table.rows)]
-    first, *others = zip(*heads, strict=True)
-    widths = [max(measure(name + note) for name, note in zip(first, seeds, strict=True))]
-    widths += [max(map(measure, names)) for names in others]
-    for column, top, low in zip(table.columns, tops[1:], lows, strict=True):
-        keys = [(row, column) for row in table.rows]
-        entries = (measure(_fill(table, key, str, {}), BOLD if table.ranks.get(key) == 1 else 1) for key in keys)
-        widths.append(max(measure(top[0]) / shared[top[0]], measure(low), *entries))
-    return sum(widths) + BETWEEN * len(widths)
 
 
 def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:
