@@ -202,7 +202,7 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     sections = list(_draw_sections(collect("sweep"), DEFAULT))
     assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
     ((name, _),) = sections[1].pictures
-    assert name.startswith("ρ (algorithm.rho); one seed; ρ on a logarithmic axis; mean of the tests in ")
+    assert name.startswith("ρ (algorithm.rho); one seed; mean of the tests in ")
     headings = [section.heading for section in _draw_sections(collect("sweep"), "rounds_to:99")]
     assert headings == ["Learning curves", "Partitions"], "nobody gets there"
 

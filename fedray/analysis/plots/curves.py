@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,9 +38,6 @@ BANDED = 6
 """Maximum number of lines in a panel with bands; more hide each other, and get a panel each as well."""
 SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
-COVERED, MOSTLY, NAMED = 0.01, 0.8, 2
-"""Part of an axis upwards within which a line lies under another, in that part of its rounds at least; maximum number
-of such lines that a note names."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
 SECONDS = "seconds"
@@ -131,7 +127,6 @@ def draw_curves(
         limits = {zoom: zoom.get_ylim() for _, zoom, _ in far}
         outside = dict.fromkeys(name for name, of, (low, high) in far if high < limits[of][0] or low > limits[of][1])
         shaded += f"; outside of {which}: {', '.join(outside)}" if outside else ""
-        shaded += _describe_covered([(setting, area) for drawn in every for setting, area in drawn.main.items()])
         every[0].figure.set_label(note + shaded + many_ends + apart)
         figures[figure_name] = with_legend(every[0].figure, *panels)
     return figures
@@ -295,28 +290,6 @@ def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list
     margin = 0.05 * (high - low)
     zoom.set_ylim(low - margin, high + margin)
     return others
-
-
-def _describe_covered(areas: Sequence[tuple[str, Axes]]) -> str:
-    """Return for the note which lines lie under others; many are counted, with the names of their methods."""
-    found = dict[tuple[str, str], list[str]]()
-    for setting, area in areas:
-        low, high = area.get_ylim()
-        ordered = sorted(area.lines, key=lambda line: line.get_zorder())
-        lines = [(line.get_label(), np.asarray(line.get_xydata())) for line in ordered]
-        for place, (label, own) in enumerate(lines):
-            near = (0, COVERED * (high - low))
-            later = [(over, at) for over, at in lines[place + 1 :] if at.shape == own.shape]
-            above = [over for over, at in later if (np.abs(at - own) <= near).all(axis=1).mean() >= MOSTLY]
-            if above:
-                found.setdefault((str(label), str(above[-1])), []).append(setting)
-    if len(covered := dict.fromkeys(label for label, _ in found)) > NAMED:
-        methods = dict.fromkeys(re.sub(r"( \S+=\S+)+", "", label) for label in covered)
-        return f"; {len(covered)} lines of {', '.join(methods)} lie under others"
-    return "".join(
-        f"; {label} lies under {over}" + (f" in {', '.join(where)}" if len(where) < len(areas) else "")
-        for (label, over), where in found.items()
-    )
 
 
 def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:

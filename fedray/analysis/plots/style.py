@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -22,7 +21,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedray.cells.looks import COLOURS, shade
@@ -37,7 +35,7 @@ ACROSS, BLOCKS_ACROSS = 3, 4
 """Maximum number of panels side by side, for one and for several quantities."""
 MAIN, ZOOM = 1.6, 0.95
 """Inches: height of a panel, and of the lower one that shows a part of it."""
-LETTER = 0.042
+LETTER = 0.05
 """Inches: approximate width of a letter in a legend."""
 UPRIGHT = 0.05
 """Inches: approximate width of a letter along an axis."""
@@ -51,8 +49,6 @@ MARGIN = 0.06
 """Part of an axis left free next to the outermost values."""
 FILLED = 0.5
 """Part of a common axis that each panel's values must fill."""
-BLANK = Line2D([], [], linestyle="none")
-"""Entry of a legend that fills a column."""
 MARKS = 6
 """Approximate number of markers per line."""
 STYLE: Any = {
@@ -219,10 +215,7 @@ def _fill(text: str, letters: int) -> str:
 
 
 def with_legend(figure: Figure, *panels: Axes) -> Figure:
-    """Return the figure with the legend below its panels, where it covers no line; it grows by that.
-
-    Neighbours of one method stand in one column.
-    """
+    """Return the figure with the legend below its panels, where it covers no line; it grows by that."""
     found: dict[str, Any] = {}
     for panel in panels:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -230,42 +223,14 @@ def with_legend(figure: Figure, *panels: Axes) -> Figure:
     if not found:
         return figure
     width = figure.get_figwidth()
-    texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
-    letters = max(len(line) for text in texts.values() for line in text.split("\n"))
-    most = max(1, int(width / (LETTER * letters + HANDLE)))
-    of = {name: one.get_gid() if isinstance(one, Line2D) else name for name, one in found.items()}
-    groups = [[*group] for _, group in groupby(found, of.__getitem__)]
-    if len(groups) == 1:
-        groups = [[name] for name in found]
+    texts = [_fill(name, int((width - HANDLE) / LETTER)) for name in found]
+    letters = max(len(line) for text in texts for line in text.split("\n"))
+    columns = min(max(1, int(width / (LETTER * letters + HANDLE))), len(found))
+    legend = figure.legend([*found.values()], texts, loc="outside lower center", ncols=columns)
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-    for rows in range(max(map(len, groups)), len(found) + 1):
-        columns = _stack(groups, rows)
-        if len(columns) > most:
-            continue
-        deep = max(map(len, columns)) if len(groups) < len(found) else 0
-        entries = [name for column in columns for name in (*column, *[""] * (deep - len(column)))]
-        legend = figure.legend(
-            [found.get(name, BLANK) for name in entries],
-            [texts.get(name, "") for name in entries],
-            loc="outside lower center",
-            ncols=len(columns),
-        )
-        if len(columns) == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
-            break
-        legend.remove()
     height = legend.get_window_extent(renderer).height / figure.dpi
     figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
-
-
-def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
-    """Return groups in order in columns of so many rows; none is split."""
-    columns = list[list[str]]([[]])
-    for group in groups:
-        if columns[-1] and len(columns[-1]) + len(group) > rows:
-            columns.append([])
-        columns[-1] += group
-    return columns
 
 
 def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
@@ -305,19 +270,8 @@ def set_value_ticks(area: Axes, values: Iterable[float]) -> None:
 
 
 def is_logarithmic(numbers: pd.Series) -> bool:
-    """Return True if a logarithmic axis suits the numbers: they are positive, and span a decade or grow by factors."""
-    values = np.unique(numbers.to_numpy(dtype=float))
-    if values[0] <= 0 or len(values) < 2:
-        return False
-    return bool(values[-1] >= 10 * values[0]) or (
-        len(values) > 2 and _measure_unevenness(np.log(values)) < _measure_unevenness(values)
-    )
-
-
-def _measure_unevenness(values: np.ndarray) -> float:
-    """Return how unequal the distances of neighbours are, 0 for equal ones."""
-    gaps = np.diff(values)
-    return float(gaps.std() / gaps.mean())
+    """Return True if a logarithmic axis suits the numbers: they are positive and span a decade."""
+    return bool(numbers.min() > 0 and numbers.max() >= 10 * numbers.min())
 
 
 def draw_fields(
