@@ -12,7 +12,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.cluster.connection import use_cluster
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
-from fedray.engine.loop import pays
 
 
 def get_bundle(runtime: Runtime) -> dict[str, float]:
@@ -127,27 +126,3 @@ def with_actor_count(run: RunConfig, most: int | None = None) -> RunConfig:
     useful = run.clients.largest_cohort if most is None else most
     actors = min(max(FreeCapacity().count_actors(run.runtime), 1), useful)
     return run.model_copy(update={"runtime": run.runtime.model_copy(update={"actors": actors})})
-
-
-def allocate(free: int, left: int, running: Sequence[tuple[float, int]], seconds: float, most: int) -> int:
-    """Return the number of actors for the next of `left` cells that have not begun, of `free` that fit now.
-
-    running: the seconds until a cell ends that has begun (infinite if unknown), and its actors. seconds: duration of a
-    cell with one actor; NaN if unknown. most: largest number of actors that a cell can use.
-
-    1 if more would start longer than they save, else the cell's share of the free capacity. 0 if it should wait:
-    nothing is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end
-    and take over their capacity.
-    """
-    if not (math.isnan(seconds) or pays(seconds, most)):
-        return 1
-    if free == 0:
-        return 0
-    if left <= free and not math.isnan(seconds):
-        room, soonest = free, left * seconds / min(free, left * most)
-        for ends, actors in sorted(running):
-            room += actors
-            if ends + left * seconds / min(room, left * most) < soonest:
-                return 0
-    share = min(max(free // left, 1), most)
-    return share if math.isnan(seconds) or pays(seconds, share) else 1

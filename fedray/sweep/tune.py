@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import ray
@@ -27,10 +26,10 @@ from ray.tune.search import Searcher
 
 from fedray.cells.cell import Cell, flatten
 from fedray.cluster import ray_private
-from fedray.cluster.resources import FreeCapacity, allocate, get_bundle
+from fedray.cluster.resources import FreeCapacity, get_bundle
 from fedray.cluster.timeouts import FIRST, SILENT
 from fedray.components.sources import list_held
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.sweep.draws import find_axes
 from fedray.sweep.reporter import Progress, TuneReporter
 from fedray.sweep.session import OfThisCall, Session
@@ -187,102 +186,47 @@ class PerGroupScheduler(OfThisCall, FIFOScheduler):
     on_trial_complete, on_trial_remove = map(_pass_on, ("on_trial_complete", "on_trial_remove"))
 
 
-@dataclass
-class _Live:
-    run: RunConfig
-    actors: int
-    began: float
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
-    """Time and number of rounds made, at the first and at the last report."""
-
-    @property
-    def bundles(self) -> list[dict[str, float]]:
-        return [get_bundle(self.run.runtime)] * self.actors
-
-    @property
-    def pace(self) -> float | None:
-        """Seconds per round, if known."""
-        if self.first is None or self.last is None or self.last[1] <= self.first[1]:
-            return None
-        return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
-
-    def estimate_remaining(self, now: float, length: float) -> float:
-        """Return seconds until it ends: by its pace, else by the length of a cell on one actor (NaN if unknown)."""
-        pace = self.pace
-        if pace is not None and self.last is not None:
-            ends = self.last[0] + pace * (self.run.training.rounds - self.last[1])
-        else:
-            ends = self.began + length / self.actors
-        return max(ends - now, 0.0) if ends == ends else float("inf")
-
-
 class ActorAllocator(OfThisCall, tune.Callback):
     """Gives actors to at most `max_concurrent` cells: as many as they ask for, or for `auto` a share of the free."""
 
     def __init__(self, max_concurrent: int | None) -> None:
         self._capacity, self._max = FreeCapacity(), max_concurrent
-        self._live: dict[str, _Live] = {}
-        self._lengths: list[float] = []
+        self._live: dict[str, tuple[Runtime, int]] = {}
 
     def give(self, cell: Cell, left: int) -> int:
-        """Return the number of actors for the next of `left` cells; 0 if that is to be decided when more is free.
+        """Return the number of actors for the next of `left` cells; 0 if nothing is free.
 
         A cell that gets one actor in any case waits inside Tune, so that it begins at once, and a cluster grows for it.
         """
-        asked = cell.run.runtime.actors
-        actors = self._allocate(cell.run, left) if asked == "auto" else asked
+        runtime = cell.run.runtime
+        actors = self._share(cell.run, left) if runtime.actors == "auto" else runtime.actors
         if actors:
-            self._live[cell.hash] = _Live(cell.run, actors, time.monotonic())
+            self._live[cell.hash] = runtime, actors
         return actors
 
-    def _allocate(self, run: RunConfig, left: int) -> int:
-        if self._max is not None:
-            left = min(left, self._max - len(self._live))
-        if left <= 0:
-            return 0
+    def _share(self, run: RunConfig, left: int) -> int:
+        left = left if self._max is None else min(left, self._max - len(self._live))
         if left > self._capacity.count_actors(run.runtime):
             return 1
-        held = [one for live in self._live.values() for one in live.bundles]
-        free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
-        paced = [(live, live.pace) for live in self._live.values()]
-        known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
-        length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
-        now = time.monotonic()
-        running = [(live.estimate_remaining(now, length), live.actors) for live in self._live.values()]
-        return allocate(free, left, running, length, run.clients.largest_cohort)
+        free = max(self._capacity.count_actors(run.runtime, self._list_held()), 0 if self._live else 1)
+        return min(max(free // left, 1), free, run.clients.largest_cohort) if left > 0 else 0
 
-    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        live = self._live.get(trial.config["cell"].hash)
-        if live is not None:
-            live.began = time.monotonic()
-
-    def on_trial_result(
-        self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
-    ) -> None:
-        live = self._live.get(trial.config["cell"].hash)
-        if live is not None:
-            live.last = time.monotonic(), result["made"]
-            live.first = live.first or live.last
+    def _list_held(self, but: str = "") -> list[dict[str, float]]:
+        """Return the bundles of all cells, or of all but one."""
+        return [get_bundle(of) for cell, (of, actors) in self._live.items() if cell != but for _ in range(actors)]
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        live = self._live.pop(trial.config["cell"].hash, None)
-        if live is not None:
-            self._lengths.append((time.monotonic() - live.began) * live.actors)
-
-    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._live.pop(trial.config["cell"].hash, None)
+
+    on_trial_error = on_trial_complete
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         """Give a restarted cell as many actors as before, or as many as fit if a node was lost."""
-        live = self._live[trial.config["cell"].hash]
-        live.first = live.last = None
-        if live.run.runtime.actors != "auto":
-            return
-        held = [one for other in self._live.values() if other is not live for one in other.bundles]
-        fits = max(self._capacity.count_actors(live.run.runtime, held), 1)
-        if fits < live.actors:
-            live.actors = fits
+        cell = trial.config["cell"].hash
+        runtime, actors = self._live[cell]
+        fits = max(self._capacity.count_actors(runtime, self._list_held(cell)), 1)
+        if runtime.actors == "auto" and fits < actors:
+            self._live[cell] = runtime, fits
             trial.config["actors"] = fits
             trial.update_resources(CellTrainable.default_resource_request(trial.config))
 

@@ -1,6 +1,5 @@
 """`runtime.actors: auto`: processes only where they pay, none of the capacity idles, and no number changes."""
 
-import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import ray
 
 from fedray import results, simulate
 from fedray.cells.cell import Cell
-from fedray.cluster.resources import FreeCapacity, allocate, with_actor_count
+from fedray.cluster.resources import FreeCapacity, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
@@ -27,8 +26,6 @@ from fedray.sweep.tune import ActorAllocator
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
-NEVER = math.inf
-UNKNOWN = math.nan
 
 
 @pytest.fixture
@@ -38,40 +35,6 @@ def idle_ray(local_ray: None) -> None:
     while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
         assert time.monotonic() < deadline, ray.available_resources()
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("free", "left", "running", "seconds", "expected"),
-    [
-        (8, 1, [], UNKNOWN, 8),
-        (8, 3, [], UNKNOWN, 2),
-        (0, 1, [(1, 2)], 100, 0),
-        (0, 1, [(1, 2)], 8, 1),  # one process in any case
-        # Two cores, the last cell of 100 s. The other one ends in 1 s: 1 + 100 / 2 = 51 s against 100 s.
-        (1, 1, [(1, 1)], 100, 0),
-        (1, 1, [(60, 1)], 100, 1),  # it ends in 60 s: 60 + 50 = 110 s against 100 s
-        (1, 1, [(NEVER, 1)], 100, 1),
-        (1, 2, [(1, 1)], 100, 1),  # more cells than fit: freed actors will be used
-        # The start of more processes, 8 s, has to be earned half again: 13 x 7/8 = 11.4 s, 14 x 7/8 = 12.3 s.
-        (8, 1, [], 13, 1),
-        (8, 1, [], 14, 8),
-    ],
-)
-def test_the_next_cells_share_of_the_room(
-    free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int
-) -> None:
-    assert allocate(free, left, running, seconds, most=100) == expected
-
-
-def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
-    """A cohort of 2: waiting 1 s for two more actors would not make it faster."""
-    assert allocate(4, 1, [], UNKNOWN, most=2) == 2
-    assert allocate(2, 1, [(1, 2)], 100, most=2) == 2
-    base = AUTO | {"algorithm": "fedavg"}
-    assert RunConfig.parse(base).clients.largest_cohort == 3
-    cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
-    training = AUTO["training"] | {"rounds": 2}
-    assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
 def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
@@ -93,13 +56,23 @@ def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
     assert found["state_sha256"] == run(Problem.build(config), InlineBackend()).summary()["state_sha256"]
 
 
-def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None) -> None:
-    """Eight CPUs, all held by eight cells: the ninth is handed out while more than eight have not begun."""
-    shares, run = ActorAllocator(None), RunConfig.parse(AUTO | {"algorithm": "fedavg"})
-    cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(10)]
-    assert [shares.give(cell, 20) for cell in cells[:9]] == [1] * 9
-    assert shares.give(cells[9], 9) == 1
-    assert shares.give(cells[9], 8) == 0
+@pytest.mark.parametrize(
+    ("left", "cohort", "given"), [(20, 3, [1] * 9), (3, 5, [2, 3, 3, 0]), (1, 10, [8, 0]), (1, 2, [2])]
+)
+def test_a_cell_gets_its_share_of_the_room(left: int, cohort: int, given: list[int], idle_ray: None) -> None:
+    """Eight CPUs, divided among the cells that have not begun, and no more than a cohort. Nothing is free: 0; but while
+    more have not begun than fit, each has one actor, and waits inside Tune."""
+    base = AUTO | {"algorithm": "fedavg", "clients": {"total": 10, "per_round": cohort}}
+    shares, run = ActorAllocator(None), RunConfig.parse(base)
+    cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(len(given))]
+    assert [shares.give(cell, max(left - place, 1)) for place, cell in enumerate(cells)] == given
+
+
+def test_the_largest_cohort() -> None:
+    cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
+    base = AUTO | {"algorithm": "fedavg", "training": AUTO["training"] | {"rounds": 2}}
+    assert RunConfig.parse(base).clients.largest_cohort == 3
+    assert RunConfig.parse(base | {"clients": cohorts}).clients.largest_cohort == 4
 
 
 def test_what_processes_must_save() -> None:
