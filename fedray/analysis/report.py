@@ -10,7 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,13 +21,13 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import compare, find_reference, list_notes, read_sizes, tabulate
+from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
 from fedray.analysis.data.axes import find_symbol, label_cells, label_finished, label_table
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, count_digits, is_ranked, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_forests
-from fedray.analysis.plots.clients import draw_confusion, draw_fairness, draw_partitions, name_partitions
+from fedray.analysis.plots.clients import draw_confusion, draw_fairness
 from fedray.analysis.plots.curves import BANDED, count_lines, draw_curves, draw_multiples
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
@@ -201,33 +201,21 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
 
 
 def _read_pictures(sweep: SweepTable) -> Pictures:
-    """Return data set, partition and number of clients, and the picture of the first seed that has one.
-
-    It is drawn as by `fedray figures`, with one scale; or is the run's own, if its data are not here as they were.
-    """
+    """Return data set, partition and number of clients, and the picture of the first run that has one."""
     sections = [name for name in ("data", "partition") if f"{name}.name" in sweep.cells]
     labels = pd.concat([label_cells(sweep.cells, name) for name in sections], axis=1)
     cells = sweep.cells.assign(_setting=labels.agg(" ".join, axis=1))
     keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
-    stored = dict[Any, tuple[str, bytes]]()
+    pictures: Pictures = []
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
         numbers = dict(zip(keys, key, strict=True))
         named = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
         named += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
         by_seed = group.sort_values("seed", key=pd.to_numeric)
-        for row, run, seed in zip(by_seed.index, by_seed["run_id"], by_seed["seed"], strict=True):
+        for run, seed in zip(by_seed["run_id"], by_seed["seed"], strict=True):
             if content := sweep.read_artefact(run, "partition.png"):
-                stored[row] = f"{named}, seed {seed}", content
+                pictures.append((f"{named}, seed {seed}", _make_uri(content)))
                 break
-    shown, drawn, pictures = cells.loc[[*stored]], dict[str, Figure](), list[tuple[str, str]]()
-    if stored and {"data.name", "clients.total"} <= {*shown}:
-        shown["_setting"] = name_partitions(shown)
-        with suppress(UserError):
-            drawn, _ = draw_partitions(replace(sweep, cells=shown))
-    for (caption, content), run, name in zip(stored.values(), shown["run_id"], shown["_setting"], strict=True):
-        dealt, sizes = drawn[name].axes[0].images[0].get_array() if name in drawn else None, read_sizes(sweep, run)
-        same = dealt is not None and sizes is not None and np.array_equal(dealt.sum(axis=0), sizes)
-        pictures += _show({caption: drawn[name]}) if same else [(caption, _make_uri(content))]
     return pictures
 
 

@@ -155,13 +155,6 @@ def draw_classes(sweep: SweepTable) -> dict[str, Figure]:
     return figures
 
 
-def name_partitions(cells: pd.DataFrame) -> pd.Series:
-    """Return each cell's data, partition and, if it varies, number of clients, as `draw_partitions` names them."""
-    clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in cells["spec"]]
-    clients = [f" {total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of]
-    return label_cells(cells, "data,partition") + (clients if len(set(clients)) > 1 else "")
-
-
 @styled
 def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, list[str]]]:
     """Draw the samples per client and class, for the first seed. No run is needed.
@@ -169,7 +162,10 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
     Pictures of the same data share a scale. Return data, partition and number of clients -> figure; and the message of
     data that cannot be read -> what it leaves out.
     """
-    cells = sweep.cells.assign(_name=name_partitions(sweep.cells)).drop_duplicates("_name")
+    clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in sweep.cells["spec"]]
+    clients = [f" {total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of]
+    names = label_cells(sweep.cells, "data,partition") + (clients if len(set(clients)) > 1 else "")
+    cells = sweep.cells.assign(_name=names).drop_duplicates("_name")
     figures, left_out = dict[str, Figure](), dict[str, list[str]]()
     of_data = dict[str, list[AxesImage]]()
     most = Counter[str]()
