@@ -2,8 +2,6 @@
 two seconds to import and retries for minutes."""
 
 import contextlib
-import functools
-import http.client
 import math
 import os
 import re
@@ -28,8 +26,6 @@ T = TypeVar("T")
 
 PATIENCE = 5.0
 """Timeout in seconds for a server's port to answer."""
-ANSWER = 20.0
-"""Seconds in which a server has to send a short page."""
 OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
@@ -98,25 +94,6 @@ def refuse_unusable(uri: str) -> None:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redact(uri)}: {error}") from None
-    if is_server(uri):
-        _refuse_slow(uri)
-
-
-@functools.cache
-def _refuse_slow(uri: str) -> None:
-    """Refuse a server that does not answer in ANSWER seconds. MLflow waits as long for each byte, not for the whole."""
-
-    def ask() -> None:
-        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # MLflow says what it is
-            page = f"{locate_server(uri)}/health"
-            urllib.request.urlopen(page, timeout=ANSWER).read(1000)  # noqa: S310, http or https
-
-    try:
-        start_call(ask).exception(ANSWER)
-    except TimeoutError:
-        raise UserError(
-            f"MLFLOW_TRACKING_URI: {redact(uri)} has not sent a page of a few bytes in {ANSWER:g} s; it is too slow"
-        ) from None
 
 
 def start_call(call: Callable[[], T]) -> Future[T]:

@@ -36,7 +36,7 @@ from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, FINISHED, SMALL, cell, history, sheet, write, write_run
 from tests.conftest import Call, use_store
-from tests.tracking.proxy import Dying, Killed, Quiet, serving
+from tests.tracking.proxy import Dying, Killed
 
 ONE = Cell("a" * 16, "one", {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}})
 
@@ -64,33 +64,6 @@ def test_what_mlflow_itself_says_stays_true(code: str) -> None:
     assert not store.is_transient(error)
     with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.translate_refusals():
         raise error
-
-
-class Dripping(Quiet):
-    """Sends its answer byte by byte: the beginning, or all but the beginning."""
-
-    head = b""
-
-    def do_GET(self) -> None:
-        self.wfile.write(self.head)
-        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"[len(self.head) :] + b"x" * 900:
-            with contextlib.suppress(OSError):
-                self.wfile.write(bytes([byte]))
-                time.sleep(0.05)
-
-
-@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"])
-@pytest.mark.parametrize("line", ["status", "rm x --yes"])
-def test_a_server_that_drips_is_refused(head: bytes, line: str, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """MLflow waits up to 20 s for each byte: the 900 of this answer could take five hours."""
-    monkeypatch.setattr(location, "ANSWER", 1.0)
-    monkeypatch.setattr(Dripping, "head", head)
-    with serving(Dripping) as server:
-        address = f"127.0.0.1:{server.server_port}"
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}/mlflow")
-        err = call(*line.split()).err
-    said = f"http://***@{address}/mlflow has not sent a page of a few bytes in 1 s; it is too slow"
-    assert err == f"fedray: MLFLOW_TRACKING_URI: {said}\n"
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "nan"])
