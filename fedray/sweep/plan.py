@@ -28,8 +28,6 @@ from fedray.sweep.storage import count_kept_rounds, is_trained
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
 
-FEWEST_DIGITS, MOST_DIGITS = 4, 16
-"""Digits of a number in a label; the most tell any two floats apart."""
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
 
@@ -147,17 +145,15 @@ def make_sheet(
 def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Callable[[str], str]]]:
     """Yield each configuration as written, parsed, and what returns its label, given what tells its cell from others.
 
-    A label has as many digits as keep it apart from the earlier ones; a number where digits do not, as between 1 client
-    and 1.0, which is everyone.
+    A label that an earlier cell has gets a number, as of the settings 0.3 and 0.300001: labels have four digits.
     """
     points, labels = list(iter_points(sweep)), dict[str, str]()
     varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
 
     def choose(point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
-        labelled = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
-        plain = leave_out_seed(make_label(point, run, varied), run.seed)
-        numbered = (f"{plain} #{number} s{run.seed}" for number in itertools.count(2))
-        return next(label for label in itertools.chain(labelled, numbered) if labels.setdefault(label, cell) == cell)
+        whole = make_label(point, run, varied)
+        numbered = (f"{leave_out_seed(whole, run.seed)} #{number} s{run.seed}" for number in itertools.count(2))
+        return next(label for label in itertools.chain([whole], numbered) if labels.setdefault(label, cell) == cell)
 
     for point in points:
         run = parse_point(sweep, point)
@@ -206,25 +202,18 @@ def _refuse_unvalidated(sweep: Sweep) -> None:
             raise UserError(f"stop.{key}: {lacking}")
 
 
-def make_label(
-    point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = (), digits: int = FEWEST_DIGITS
-) -> str:
+def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
     """Return a readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
 
-    It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep; numbers
-    have at most so many digits, those of the partition also outside of the brackets if there are more.
+    It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep.
     """
     words = [run.algorithm.own_name or run.algorithm.name]
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             value = value.get("name", value) if isinstance(value, Mapping) else value
-            words.append(f"{run.algorithm.get_symbol(key)}={format_value(value, digits)}")
+            words.append(f"{run.algorithm.get_symbol(key)}={format_value(value)}")
     words.append(run.partition.make_label())
-    for option in run.partition.list_required():
-        value = getattr(run.partition, option)
-        if (precise := format_value(value, digits)) != format_value(value):
-            words.append(f"{run.partition.get_symbol(option)}={precise}")
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
@@ -233,7 +222,7 @@ def make_label(
             chosen = value.get("name", None if value else "{}") if isinstance(value, Mapping) else value
             options = value if isinstance(value, Mapping) and chosen is None else {option: chosen}
             told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
-            words += [f"{name}={format_value(one, digits)}" for name, one in told.items()]
+            words += [f"{name}={format_value(one)}" for name, one in told.items()]
     return escape(" ".join([*words, f"s{run.seed}"]))
 
 
