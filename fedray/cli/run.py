@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,7 +114,7 @@ class RunRequest:
             result = replace(result, run_id="")
             lines.append(f"archive {self.archive}: `fedray import {self.archive}` adds it to a store")
         if self.cell is not None and listed is None and self.track:
-            lines.append(escape(_describe_own_cell(document, changes)))
+            lines.append(escape(f"{document['name']} has no such cell: its status and tables leave this run out"))
         if self.as_json:
             summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
             print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
@@ -161,15 +161,6 @@ class RunRequest:
             from fedray.api.results import log_model
 
             yield f"model {log_model(result.run_id)} in MLflow"
-
-
-def _describe_own_cell(document: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """Return a line about a cell that changes have taken out of its sweep."""
-    from fedray.common.yaml_files import format_flow
-
-    said = f"{document['name']} has no such cell: its status and tables leave this run out"
-    keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in changes.items())
-    return said if "tune" in document else f"{said}; {keys} in the file's grid picks it up"
 
 
 def refuse_shared_file() -> None:

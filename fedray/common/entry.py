@@ -151,19 +151,11 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 
 
 def _describe(error: Any) -> str:
-    """Return a wrong call's message, with what is missing, or which commands have an option that this one has not."""
+    """Return a wrong call's message, with what is missing."""
     message = str(error.format_message())
     if isinstance(error, CLICK.MissingParameter) and getattr(error.param, "help", None):
         return f"{message.removesuffix('.')}: {error.param.help}"
-    if not isinstance(error, CLICK.NoSuchOption) or error.ctx is None:
-        return message
-    commands = getattr(error.ctx.find_root().command, "commands", {})
-    having = [
-        f"`fedray {name}`"
-        for name, command in commands.items()
-        if any(error.option_name in parameter.opts for parameter in command.params)
-    ]
-    return message + (f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else "")
+    return message
 
 
 def _refuse(message: str) -> None:

@@ -18,8 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import ValidationError
-
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import (
     FORMS,
@@ -303,18 +301,6 @@ def refuse_unreachable(component: Component) -> None:
         )
 
 
-def _describe(error: BaseException) -> str:
-    """Return an exception in one line, with what was probably meant."""
-    text = join_lines(error)
-    if isinstance(error, AttributeError) and error.name:
-        near = find_nearest(error.name, [name for name in dir(error.obj) if name[0] != "_"])
-        return text + (f"; did you mean {near!r}?" if near else "")
-    if isinstance(error, ValidationError) and error.errors()[0]["type"] == "frozen_instance":
-        option = error.errors()[0]["loc"][0]
-        return f"{type(error).__name__}: self.{option} is an option, which stays as it is; what changes is a state"
-    return text
-
-
 @contextlib.contextmanager
 def blame(*components: Component) -> Iterator[None]:
     """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
@@ -336,6 +322,6 @@ def blame(*components: Component) -> Iterator[None]:
                 owner = code.co_qualname.partition(".")[0]
                 component = next((one for one in of_file if one.name.endswith(f":{owner}")), of_file[-1])
                 place = f"{Path(code.co_filename).name}:{line} in {code.co_name}"
-                said = f"{component.section}: {component.name} raises {_describe(error)} ({place})"
+                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
 from fedray.components.base import Allowed, Checked
@@ -55,15 +55,6 @@ class Runtime(Checked):
     mirror: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
     ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE")
-
-    @field_validator("gpus_per_actor", mode="before")
-    @classmethod
-    def _refuse_auto(cls, value: Any) -> Any:
-        if value == "auto":
-            raise UserError(
-                "runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU"
-            )
-        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

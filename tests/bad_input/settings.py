@@ -29,7 +29,7 @@ VALUES: dict[str, str] = {
     "runtime.cpus_per_actor=1e-5": "found 1e-05; Ray counts in units of 0.0001",
     "runtime.cpus_per_actor=0": "found 0; an actor without a GPU needs some CPU",
     "runtime.gpus_per_actor=1.5": "found 1.5; a fraction below 1 or whole GPUs",
-    "runtime.gpus_per_actor=auto": "found auto; a number is required, such as 0.25 for four actors a GPU",
+    "runtime.gpus_per_actor=auto": "found 'auto'; input should be a number",
     "clients.per_round=11": "found 11; clients.total is only 10",
     "clients.per_round=1.5": "found 1.5; a fraction is at most 1.0, a number of clients is written without a point",
     "clients.cohorts=[[0], []]": "round 1 lists []; different ids in 0..9 are required, at least one",
@@ -65,7 +65,7 @@ OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclas
 WAYS: dict[str, str] = {
     "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
     "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean…",
-    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; nearest:…",
+    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; `fedray list models`…",
     "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: AttributeError: module 'own_wsam' has no attribute "
     "'Wsam'",
 }

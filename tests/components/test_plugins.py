@@ -5,7 +5,6 @@ import hashlib
 import importlib
 import math
 import pickle
-import re
 import shutil
 import subprocess
 import sys
@@ -221,34 +220,6 @@ class Torn(Striped):
 def test_of_two_classes_in_one_file_the_one_that_raises_is_blamed() -> None:
     with pytest.raises(UserError, match=r"^partition: .*:Torn raises ValueError: no \(test_plugins\.py:\d+ in draw\)$"):
         fedray.simulate(config(partition=Torn, algorithm=Scaled))
-
-
-class Mistaken(Algorithm):
-    stacks = True
-
-    def direction(self, c: Client) -> Tensor:
-        return c.grad(c.teta)  # type: ignore[attr-defined]
-
-
-class Retuned(Algorithm):
-    rho: float = 0.1
-
-    def direction(self, c: Client) -> Tensor:
-        self.rho = 0.2
-        return c.grad(c.theta)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("Mistaken", "AttributeError: 'LocalClient' object has no attribute 'teta'; did you mean 'theta'? (test_plu"),
-        ("Retuned", "ValidationError: self.rho is an option, which stays as it is; what changes is a state (test_plug"),
-    ],
-)
-def test_a_slip_in_a_hook_says_what_was_meant(name: str, says: str) -> None:
-    given = config(algorithm=f"{__name__}:{name}", data="digits", partition="iid", model="mlp", evaluation={})
-    with pytest.raises(UserError, match=rf"\Aalgorithm: {__name__}:{name} raises {re.escape(says)}"):
-        fedray.simulate(given)
 
 
 class Absent(ModelSpec):
