@@ -92,34 +92,30 @@ class Diverged(Exception):
 def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant: str = "") -> UserError:
     """Return the error for an unknown name: the nearest valid one first, then all of them.
 
-    A long list is left out after a nearest name; otherwise, if a command or page lists them (`listing`), it is cut to
-    the nearest names. `meant` is what was probably meant, if the caller knows more than the spelling.
+    A long list is left out after a nearest name, or if a command or page lists them (`listing`). `meant` is what was
+    probably meant, if the caller knows more than the spelling.
     """
     names = sorted(set(valid))
-    spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
-    swapped = [other for other in names if sorted(other) == sorted(spellings[1])]
-    near = next(filter(None, [*swapped, *(find_nearest(spelling, names, 0.5) for spelling in spellings)]), "")
-    meant = meant or (repr(near) if near else "")
+    meant = meant or (repr(near) if (near := find_nearest(name[:LONGEST], names, 0.5)) else "")
     hint = f"did you mean {meant}? " if meant else ""
     told = f"valid: {', '.join(names)}" if not hint or len(names) <= MANY else ""
-    if listing and len(names) > MANY:
-        nearest = get_close_matches(spellings[1], names, n=NEAREST, cutoff=0.0)
-        told = f"{listing} lists them" if hint else f"nearest: {', '.join(nearest)}; {listing} lists them"
+    told = f"{listing} lists them" if listing and len(names) > MANY else told
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}".rstrip())
 
 
 def find_nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the name that is most like a word; empty for none.
+    """Return the name that is most like a word, or like it in lower case; empty for none.
 
-    Of equally near ones it is one with a single letter in place of another, or with the longest common beginning.
+    Of equally near ones it is that with the longest common beginning.
     """
+    every = list(names)
+    near = get_close_matches(word, every, NEAREST, cutoff) or get_close_matches(word.lower(), every, NEAREST, cutoff)
 
-    def rank(name: str) -> tuple[float, bool, int]:
-        differing = [k for k, (one, other) in enumerate(zip(word, name, strict=False)) if one != other]
-        is_one_letter = len(name) == len(word) and len(differing) == 1
-        return SequenceMatcher(None, name, word).ratio(), is_one_letter, min([*differing, len(word), len(name)])
+    def rank(name: str) -> tuple[float, list[bool]]:
+        same = [one == other for one, other in zip(name, word.lower(), strict=False)]
+        return SequenceMatcher(None, name, word.lower()).ratio(), same
 
-    return max(get_close_matches(word, names, n=NEAREST, cutoff=cutoff), key=rank, default="")
+    return max(near, key=rank, default="")
 
 
 def refuse_missing_package(key: str, package: str, extra: str) -> None:

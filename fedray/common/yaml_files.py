@@ -12,13 +12,11 @@ from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, find_nearest, name_place, shorten, truncate_repr
+from fedray.common.errors import UserError, name_place, shorten, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 
 ALIASED = 100_000
 """Maximum number of values that YAML's aliases may repeat in one file."""
-ENDINGS = (".yaml", ".yml", ".json")
-"""Endings of files that are suggested for a missing one."""
 LARGEST = 16 << 20
 """Maximum size of a YAML file in bytes."""
 
@@ -107,7 +105,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(path, LARGEST)), encoding="utf-8").read()  # any end of lines
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}{_suggest_file(path)}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not text in UTF-8; save it as such") from None
     value = parse_yaml(text, str(path))
@@ -128,16 +126,6 @@ def iter_names(folder: Path) -> Iterator[tuple[Path, str]]:
             text = read_file(path, LARGEST).decode(errors="replace")
             if found := re.search(r"^name:[ \t]+(['\"]?)([\w./-]+)\1[ \t\r]*(#.*)?$", text, re.MULTILINE):
                 yield path, found[2]
-
-
-def _suggest_file(path: Path) -> str:
-    """Return the end of a message with the nearest name of a file next to one that is missing; empty for none."""
-    try:
-        others = {} if path.exists() else {one.stem: one.name for one in path.parent.iterdir() if one.suffix in ENDINGS}
-    except OSError:
-        return ""
-    near = find_nearest(path.stem, others)
-    return f"; did you mean {others[near]}?" if near else ""
 
 
 def parse_yaml(text: str, name: str) -> Any:

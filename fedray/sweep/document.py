@@ -32,27 +32,21 @@ def list_papers() -> list[str]:
     return sorted(path.parent.name for path in get_sweeps_folder().glob("*/printed.yaml"))
 
 
-def locate_sweep(file: Path, folder: Path = Path()) -> Path:
+def locate_sweep(file: Path) -> Path:
     """Return the file itself if it exists, otherwise the shipped sweep of that name; a folder does not hide it.
 
-    Raises UserError if neither exists: it names the file of another ending in `folder`, or the nearest shipped sweep.
+    Raises UserError, which names the nearest shipped sweep, if neither exists; the path of a YAML file is left alone.
     """
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
     if file.exists():
         return file
-    missing, endings = f"{truncate_repr(str(file))}: there is no such file", (".yaml", ".yml")
-    others = [folder / file.with_suffix(end) for end in endings if file.name and file.suffix in ("", *endings)]
-    if other := next((one for one in others if one.is_file()), None):
-        raise UserError(f"{missing}; did you mean {other.name}?")
-    if file.suffix in endings:
-        if (shipped := file.with_suffix("").as_posix()) in known:
-            raise UserError(f"{missing}; {shipped} is the sweep that fedray has")
+    if is_yaml(file):
         return file
     near = find_nearest(file.as_posix(), known, 0.5)
     hint = f"did you mean {near}?" if near else "`fedray list sweeps` names them all"
-    raise UserError(f"{missing} and no shipped sweep of that name; {hint}")
+    raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
 
 
 EXTENDS = "extends"
@@ -99,4 +93,4 @@ def _locate(path: Path, written: Any) -> Path:
     if is_yaml(file):
         return path.parent / file
     with name_place(key):
-        return locate_sweep(file, path.parent)
+        return locate_sweep(file)

@@ -52,16 +52,11 @@ def open_store_of(name: str) -> "tuple[AnyClient, str]":
 
 def refuse_started(name: str) -> None:
     """Raise NotStored for a sweep without a run in the store that was started here: it starts, or has been killed."""
-    if is_sweep_running(name):
-        raise NotStored(f"sweep: {name!r} has nothing in MLflow yet; `fedray status {name}` shows how far it is")
-    if read_started_sweep(name).cells:
+    if is_sweep_running(name) or read_started_sweep(name).cells or get_sweep_lock_file(name).is_file():
         raise NotStored(
-            f"sweep: {name!r} has nothing in MLflow: its call was killed before; `fedray status {name}` shows how far "
-            "it is, and the same `fedray sweep` command goes on"
+            f"sweep: {name!r} has nothing in this store yet; `fedray status {name}` shows how far it is, and the same "
+            "`fedray sweep` command goes on if its call was killed"
         )
-    if get_sweep_lock_file(name).is_file():
-        why = "its call ended before a cell began, or its runs were removed"
-        raise NotStored(f"sweep: {name!r} has nothing in this store: {why}; run it again")
 
 
 def read_started_sweep(name: str) -> Sheet:
