@@ -77,7 +77,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
             _, locked, _ = call("status")
         with lock_sweep("new", Sheet("new", {})):  # Ray starts, and the store does not know the sweep yet
             assert call("status", "new").done == "new is starting, 0 s so far: Ray, then the first processes\n"
-            assert "'new' has nothing in MLflow yet; `fedray status new`" in call("tables", "new").err
+            assert "'new' has nothing in this store; `fedray status`" in call("tables", "new").err
             assert json.loads(call("status", "new", "--json").out)["note"].startswith("new is starting")
             last = "new        starting, 0 s so far: Ray, then the first processes"
             assert call("status").out.splitlines()[-1] == last
@@ -94,7 +94,7 @@ def test_a_sweep_killed_as_ray_started_has_nothing(store: Tracker, call: Call, m
     get_sweep_lock_file("dead").parent.mkdir(parents=True)
     get_sweep_lock_file("dead").touch()
     err = call("status", "dead").refused
-    assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
+    assert err.startswith("fedray: sweep: 'dead' has nothing in this store; ")
     with monkeypatch.context() as patch:  # without any store
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
         assert (call("status", "dead").err, call("tables", "dead").err) == (err, err)
@@ -128,7 +128,7 @@ def test_a_sweep_without_a_store_is_told_by_locks(call: Call, tmp_path: Path, mo
     get_sweep_lock_file("early").write_text(left)
     assert call("status").done == "early  1 finished (1 of them not yet in MLflow), 2 missing\n"
     assert call("status", "early").done.endswith("runs what is left: 2 cells to train, 1 cell to log\n")
-    assert "'early' has nothing in MLflow: its call was killed before" in call("tables", "early").err
+    assert "if its call was killed, the same `fedray sweep` command goes on" in call("tables", "early").err
     get_sweep_lock_file("early").write_text(left[:-5])
     assert call("status").code == 2
 

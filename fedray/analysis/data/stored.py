@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, is_sweep_running, read_call
+from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, read_call
 from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def open_store_of(name: str) -> "tuple[AnyClient, str]":
 
 def refuse_started(name: str) -> None:
     """Raise NotStored for a sweep without a run in the store that was started here: it starts, or has been killed."""
-    if is_sweep_running(name) or read_started_sweep(name).cells or get_sweep_lock_file(name).is_file():
+    if get_sweep_lock_file(name).is_file():
         raise NotStored(
-            f"sweep: {name!r} has nothing in this store yet; `fedray status {name}` shows how far it is, and the same "
-            "`fedray sweep` command goes on if its call was killed"
+            f"sweep: {name!r} has nothing in this store; `fedray status` shows how far it is, and if its call was "
+            "killed, the same `fedray sweep` command goes on"
         )
 
 
