@@ -20,9 +20,9 @@ from fedray.common.errors import warn_once
 from fedray.common.rng import list_draws
 from fedray.common.vectors import mark_read
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.process.reduction import ClientResult
 from fedray.engine.training.batches import Drawn
 from fedray.engine.training.local_training import LocalTrainer, Turns
+from fedray.engine.training.stack import ClientResult
 from fedray.models.network import Network
 
 MOST = 5

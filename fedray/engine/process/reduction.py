@@ -4,7 +4,7 @@ A check that read its result at once would make the process wait for the device 
 vectors are added up for several clients at a time: one by one, a tiny model's sums would take as long as its training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,42 +15,11 @@ from fedray.algorithms.base import PerClient, Sum
 from fedray.common.vectors import Vectors, download
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
 from fedray.engine.guard import refuse_shapes, refuse_type
-from fedray.engine.messages import ClientTask, count_bytes
-from fedray.engine.training.stack import copy_rows, has_rows
+from fedray.engine.messages import ClientTask
+from fedray.engine.training.stack import ClientResult, copy_rows
 
 NOBODY = ClientTask(-1, 0.0, Vectors())
 """Stands for a client if a vector is no client's."""
-
-
-@dataclass
-class ClientResult:
-    """A client, or a stack of clients, after its training, with its new state.
-
-    loss: sum of the steps' losses, `(S,)` for a stack. steps: number of each client's. uploads: as `LocalTrainer.train`
-    returns them.
-    """
-
-    tasks: Sequence[ClientTask]
-    loss: Tensor
-    steps: Sequence[int]
-    uploads: Mapping[str, Sum | PerClient]
-    state: Vectors
-
-    def get_rows(self, vector: Tensor) -> Tensor:
-        """Return a vector with a row for each client."""
-        size = len(self.tasks)
-        return vector[None] if size == 1 else vector if has_rows(vector, size) else vector.expand(size, *vector.shape)
-
-    def count_bytes(self) -> int:
-        """Return how much the clients upload."""
-        sent = {id(upload.vector): upload.vector for upload in self.uploads.values()}
-        return count_bytes([self.get_rows(vector) for vector in sent.values()])
-
-    def average_loss(self) -> Tensor:
-        """Return the mean loss of the steps."""
-        if len(set(self.steps)) == 1:
-            return self.loss / self.steps[0]
-        return torch.stack([loss / steps for loss, steps in zip(self.loss, self.steps, strict=True)])
 
 
 @dataclass(eq=False)

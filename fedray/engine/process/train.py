@@ -2,49 +2,37 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedray.common.errors import warn_once
+from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.process.lanes import Lanes
-from fedray.engine.process.reduction import ClientResult, Reduction
-from fedray.engine.process.worker import Worker, explain, explain_error, is_out_of_memory
+from fedray.engine.process.reduction import Reduction
+from fedray.engine.process.worker import Worker, explain, explain_error
 from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
 from fedray.engine.training.local_training import Watch
-from fedray.engine.training.stack import TrainedStack, agree, can_stack, copy_rows, train_stack
+from fedray.engine.training.stack import ClientResult, agree, can_stack, copy_rows, train_stack
 from fedray.models.stacked import Unstackable
 from fedray.probes.probes import Steps, probe_client
 
 
 def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
     """Train the clients of `tasks` and add up their uploads."""
-    config, there = worker.problem.config, worker.to_device(broadcast)
-    reduction, reply = Reduction(), Reply()
+    there, reduction, reply = worker.to_device(broadcast), Reduction(), Reply()
     states: dict[int, Vectors] = {}
     results: list[ClientResult] = []
     most = 1 if broadcast.measured else min(AHEAD, -(-BLOCK // len(there.theta)))
-    lanes = None if broadcast.measured else worker.lanes
-    for result in _train_in_lanes(worker, lanes, there, tasks) if lanes is not None else ():
+    if broadcast.measured:
+        trained = _train_measured(worker, there, tasks, reduction, reply)
+    elif worker.lanes is not None:
+        trained = _train_in_lanes(worker, worker.lanes, there, tasks)
+    else:
+        trained = (result for part in _iter_parts(worker, there, tasks) for result in _train_part(worker, there, part))
+    for result in trained:
         results.append(result)
-        states[result.tasks[0].client] = result.state
-        if len(results) >= most:
+        states |= zip([task.client for task in result.tasks], copy_rows(result.state, len(result.tasks)), strict=True)
+        if sum(len(result.tasks) for result in results) >= most:
             _reduce(results, reduction, broadcast.cohort, reply)
-    for part in _iter_parts(worker, broadcast, tasks) if lanes is None else ():
-        steps = Steps(worker.probes, config.algorithm) if broadcast.measured else None
-        for trained in _train_part(worker, there, part, steps if steps and steps.probes else None):
-            c, own = trained.c, [task.client for task in trained.tasks]
-            results.append(ClientResult(trained.tasks, c.loss, trained.steps, trained.uploads, c.state))
-            states |= zip(own, copy_rows(c.state, len(own)), strict=True)
-            if sum(len(result.tasks) for result in results) >= most:
-                _reduce(results, reduction, broadcast.cohort, reply)
-            if steps:
-                reply.diverged |= reduction.settle()
-                if own[0] not in reply.diverged:
-                    tested = worker.problem.evaluated["test"]
-                    with worker.key_draws("probe", broadcast.round, own[0]):
-                        reply.probes[own[0]] = probe_client(
-                            worker.probes, c, config.algorithm, worker.test_samples, tested, steps
-                        )
     _reduce(results, reduction, broadcast.cohort, reply)
     residence = worker.residence if worker.keeps_states else None
     groups = [reply.each] if residence else [reply.each, states]
@@ -61,6 +49,23 @@ def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> 
         reply.states = {i: residence.keep(state) if state else state for i, state in states.items()}
     worker.network.check_module()
     return reply
+
+
+def _train_measured(
+    worker: Worker, there: Broadcast, tasks: Sequence[ClientTask], reduction: Reduction, reply: Reply
+) -> Iterator[ClientResult]:
+    """Yield trained clients one by one, and measure each with the probes once it is added up."""
+    algorithm, tested = worker.problem.config.algorithm, worker.problem.evaluated["test"]
+    for task in map(worker.task_to_device, tasks):
+        steps = Steps(worker.probes, algorithm)
+        c, result = _train_alone(worker, there, task, None, steps if steps.probes else None)
+        yield result
+        reply.diverged |= reduction.settle()
+        if task.client not in reply.diverged:
+            with worker.key_draws("probe", there.round, task.client):
+                reply.probes[task.client] = probe_client(
+                    worker.probes, c, algorithm, worker.test_samples, tested, steps
+                )
 
 
 def _train_in_lanes(
@@ -87,17 +92,15 @@ def _iter_parts(
     trainer, config, augmented = worker.trainer, worker.problem.config, bool(worker.train_samples.augment)
     stacked = worker.stacking.size > 1 and not augmented and can_stack(trainer, broadcast)
     gathered = worker.train_samples if worker.residence is None and not augmented and not stacked else None
-    if stacked:  # their order changes no sum
-        apart = not worker.stacking.mixes
-        tasks = sorted(tasks, key=lambda task: (apart and bool(task.state), len(trainer.shards[task.client])))
+    if stacked:  # their order changes no sum; a method may ask who is new
+        tasks = sorted(tasks, key=lambda task: (bool(task.state), len(trainer.shards[task.client])))
     stacks = -(-len(tasks) // worker.stacking.size)
     size = -(-len(tasks) // max(stacks, 1))  # about equal: 50 and 50, not 64 and 36
     part: list[tuple[ClientTask, Drawn | None]] = []
     for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
         task = worker.task_to_device(given)
         alone = not stacked or drawn is None or not drawn.order
-        other = not worker.stacking.mixes and bool(part) and bool(part[0][0].state) != bool(task.state)
-        if part and (alone or other or len(part) >= size):
+        if part and (alone or len(part) >= size or bool(part[0][0].state) != bool(task.state)):
             yield part
             part = []
         part.append((task, drawn))
@@ -109,49 +112,35 @@ def _iter_parts(
 
 
 def _train_part(
-    worker: Worker, there: Broadcast, part: Sequence[tuple[ClientTask, Drawn | None]], watch: Watch | None = None
-) -> Iterator[TrainedStack]:
-    """Train some clients, as stacks where there are several and nothing is against it."""
-    trainer, stacking, waiting = worker.trainer, worker.stacking, [part]
-    name = trainer.algorithm.name
-    while waiting:
-        part, size = waiting.pop(0), stacking.size
-        if 1 < size < len(part):
-            waiting[:0] = [part[:size], part[size:]]
-            continue
-        stacked: list[TrainedStack] = []
-        if len(part) > 1 and size > 1:
-            try:
-                stacked = train_stack(trainer, stacking, there, part)
-            except Unstackable as reason:
-                groups = [[given for given in part if bool(given[0].state) is kept] for kept in (False, True)]
-                if all(groups):  # it needs to know who is new: from now on they have stacks of their own
-                    stacking.mixes, waiting[:0] = False, groups
-                    continue
-                stacking.stop(str(reason))
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    explain_error(error, "a stack")
-                    raise
-                stacking.size = size // 2
-                warn_once(f"runtime.stack: out of memory with {size} clients in a stack; now there are {stacking.size}")
-                waiting.insert(0, part)
-                continue
-        sizes = {len(batch) for _, drawn in part if stacked and drawn is not None for batch in drawn.order}
-        kind = name, len(part), len(sizes) > 1
-        if stacked and kind in stacking.compared:
-            yield from stacked
-            continue
-        alone: list[TrainedStack] = []
-        for task, drawn in part:
-            with explain(f"client {task.client} ({len(worker.problem.split.train[task.client])} samples)"):
-                c, uploads = trainer.train(there, task, watch, drawn)
-            alone.append(TrainedStack([task], c, [c.steps], uploads))
-        if stacked:
-            stacking.compared.add(kind)
-            if not agree(stacked, alone):
-                stacking.stop(f"{name} has other bits in a stack")
-        yield from alone
+    worker: Worker, there: Broadcast, part: Sequence[tuple[ClientTask, Drawn | None]]
+) -> Iterator[ClientResult]:
+    """Train some clients, as a stack if there are several and nothing is against it."""
+    stacking, name, stacked = worker.stacking, worker.trainer.algorithm.name, list[ClientResult]()
+    if len(part) > 1 and stacking.size > 1:
+        try:
+            with explain(f"runtime.stack: {len(part)} clients in a stack (1 is each alone)"):
+                stacked = train_stack(worker.trainer, stacking, there, part)
+        except Unstackable as reason:
+            stacking.stop(str(reason))
+    sizes = {len(batch) for _, drawn in part if drawn is not None for batch in drawn.order}
+    kind = name, len(part), len(sizes) > 1
+    if stacked and kind in stacking.compared:
+        yield from stacked
+        return
+    alone = [_train_alone(worker, there, task, drawn)[1] for task, drawn in part]
+    if stacked:
+        stacking.compared.add(kind)
+        if not agree(stacked, alone):
+            stacking.stop(f"{name} has other bits in a stack")
+    yield from alone
+
+
+def _train_alone(
+    worker: Worker, there: Broadcast, task: ClientTask, drawn: Drawn | None, watch: Watch | None = None
+) -> tuple[LocalClient, ClientResult]:
+    with explain(f"client {task.client} ({len(worker.problem.split.train[task.client])} samples)"):
+        c, uploads = worker.trainer.train(there, task, watch, drawn)
+    return c, ClientResult([task], c.loss, [c.steps], uploads, c.state)
 
 
 def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, reply: Reply) -> None:

@@ -149,13 +149,9 @@ def explain_error(error: Exception, what: str) -> None:
             f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
             "false, and runs differ in their last bits"
         ) from None
-    if not is_out_of_memory(error):
+    memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)  # of a CPU
+    if not memory:
         return
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return True for an error of memory; PyTorch has a class only for that of a GPU."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)

@@ -19,8 +19,8 @@ from fedray.algorithms.descent import Descent
 from fedray.client import LocalClient
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
-from fedray.engine.guard import let_assign, start_state
-from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.guard import let_assign
+from fedray.engine.messages import Broadcast, ClientTask, count_bytes
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn
 from fedray.engine.training.local_training import LocalTrainer
@@ -35,30 +35,46 @@ MOST = 64
 
 
 @dataclass
-class TrainedStack:
-    """Clients after their training: c is the client, or all of them as one, and `steps` is each one's number.
+class ClientResult:
+    """A client, or a stack of clients, after its training, with its new state.
 
-    Of several clients every vector of c and of uploads has a row for each, or is the same for all.
+    loss: sum of the steps' losses, `(S,)` for a stack. steps: number of each client's. uploads: as `LocalTrainer.train`
+    returns them.
     """
 
     tasks: Sequence[ClientTask]
-    c: LocalClient
+    loss: Tensor
     steps: Sequence[int]
     uploads: Mapping[str, Sum | PerClient]
+    state: Vectors
+
+    def get_rows(self, vector: Tensor) -> Tensor:
+        """Return a vector with a row for each client."""
+        size = len(self.tasks)
+        return vector[None] if size == 1 else vector if has_rows(vector, size) else vector.expand(size, *vector.shape)
+
+    def count_bytes(self) -> int:
+        """Return how much the clients upload."""
+        sent = {id(upload.vector): upload.vector for upload in self.uploads.values()}
+        return count_bytes([self.get_rows(vector) for vector in sent.values()])
+
+    def average_loss(self) -> Tensor:
+        """Return the mean loss of the steps."""
+        if len(set(self.steps)) == 1:
+            return self.loss / self.steps[0]
+        return torch.stack([loss / steps for loss, steps in zip(self.loss, self.steps, strict=True)])
 
 
 @dataclass(eq=False)
 class Stacking:
     """The stacks of a process, of `size` clients; 1 for no stacks.
 
-    mixes: whether clients that are new and clients with a state may train together. compared: method, number of
-    clients and whether their batches differ in size, of the stacks that have been compared with their clients alone: a
-    vector with as many numbers as there are clients would be mistaken for their rows.
+    compared: method, number of clients and whether their batches differ in size, of the stacks that have been compared
+    with their clients alone: a vector with as many numbers as there are clients would be mistaken for their rows.
     """
 
     network: Network
     size: int
-    mixes: bool = True
     compared: set[tuple[str, int, bool]] = field(default_factory=set)
     _shapes: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
@@ -158,7 +174,7 @@ class StackedClient(LocalClient):
 
 def train_stack(
     trainer: LocalTrainer, stacking: Stacking, broadcast: Broadcast, given: Sequence[tuple[ClientTask, Drawn | None]]
-) -> list[TrainedStack]:
+) -> list[ClientResult]:
     """Make all local steps of several clients; return all as one, or one by one.
 
     Raises Unstackable if the method needs what a stack does not have.
@@ -173,17 +189,19 @@ def train_stack(
         let_assign(algorithm, "begin", algorithm.begin, c)
         rows.take_steps(trainer, [task.client for task in tasks], orders)
         try:
-            return [TrainedStack(tasks, c, steps, trainer.finish(c, tasks[0].weight))]
+            uploads = trainer.finish(c, tasks[0].weight)
+            return [ClientResult(tasks, c.loss, steps, uploads, c.state)]
         except Unstackable:  # it needs a number that differs
             rows.split()
-    trained: list[TrainedStack] = []
+    trained: list[ClientResult] = []
     for row, task in enumerate(tasks):
         one = trainer.start(broadcast, task)
         # Copies: a state that keeps one of them must not keep the other rows.
         one.theta, one.local = rows.theta[row].clone(), Vectors({n: v.clone() for n, v in rows.local[row].items()})
         one._past_loss, one.step, one.step_rate = rows.total[row], one.steps - 1, algorithm.rate
         with trainer.guard(one):
-            trained.append(TrainedStack([task], one, [one.steps], trainer.finish(one, task.weight)))
+            uploads = trainer.finish(one, task.weight)
+            trained.append(ClientResult([task], one.loss, [one.steps], uploads, one.state))
     return trained
 
 
@@ -196,11 +214,9 @@ def _make_client(
     given = {each.name: getattr(first, each.name) for each in fields(LocalClient) if each.init}
     given |= {"theta_0": first.theta_0.expand(size, -1)}
     if any(states):
-        initial = start_state(trainer.algorithm, "client_state", trainer.network.initial)
-        rows = [state or initial for state in states]
-        if any(state.keys() != rows[0].keys() for state in rows):
+        if any(state.keys() != states[0].keys() for state in states):
             raise Unstackable("a state of other vectors has no stack")
-        given["state"] = Vectors({name: torch.stack([state[name] for state in rows]) for name in rows[0]})
+        given["state"] = Vectors({name: torch.stack([state[name] for state in states]) for name in states[0]})
     else:
         given["state"] = Vectors({name: v.expand(size, *v.shape) for name, v in first.state.items()})
     c = StackedClient(stacking=stacking, **given)
@@ -209,7 +225,6 @@ def _make_client(
     numbers: dict[str, set[float]] = {"weight": {task.weight for task in tasks}, "samples": {*sizes}}
     counts = [trainer.count(samples) for samples in sizes]
     numbers |= {name: {getattr(each, name) for each in counts} for name in Counts._fields}
-    numbers["first"] = {not state for state in states}
     for name, found in numbers.items():
         if len(found) > 1:
             delattr(c, name)
@@ -310,19 +325,19 @@ def _join(each: Sequence[Vectors]) -> Vectors:
     return joined
 
 
-def agree(trained: Sequence[TrainedStack], alone: Sequence[TrainedStack]) -> bool:
+def agree(trained: Sequence[ClientResult], alone: Sequence[ClientResult]) -> bool:
     """Return True if clients of a stack have the bits that they have alone."""
-    pairs = zip(*([row for entry in each for row in _iter_rows(entry)] for each in (trained, alone)), strict=True)
+    pairs = zip(*([row for result in each for row in _iter_rows(result)] for each in (trained, alone)), strict=True)
     return all(
         ours.keys() == theirs.keys() and all(have_same_bits(ours[name], theirs[name]) for name in ours)
         for ours, theirs in pairs
     )
 
 
-def _iter_rows(entry: TrainedStack) -> Iterator[dict[str, Tensor]]:
+def _iter_rows(result: ClientResult) -> Iterator[dict[str, Tensor]]:
     """Yield the vectors of each client."""
-    c, size = entry.c, len(entry.tasks)
-    vectors = {"loss": c.loss, "theta": c.theta, **{f"state.{name}": v for name, v in c.state.items()}}
-    vectors |= {f"upload.{name}": sent.vector for name, sent in entry.uploads.items()}
-    for row in range(size):
-        yield {name: get_row(v, row, size) if size > 1 else v for name, v in vectors.items()}
+    vectors = {"loss": result.loss, **{f"state.{name}": v for name, v in result.state.items()}}
+    vectors |= {f"upload.{name}": sent.vector for name, sent in result.uploads.items()}
+    rows = {name: [v] if len(result.tasks) == 1 else result.get_rows(v) for name, v in vectors.items()}
+    for row in range(len(result.tasks)):
+        yield {name: v[row] for name, v in rows.items()}
