@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError, format_count, warn_once
-from fedray.models.lora import LoRALinear, refuse_unused_adapters
+from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
-from fedray.models.parts import OF_TORCH, find_head
+from fedray.models.parts import DECLARE, OF_TORCH, find_head
 
 
 def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str, how: str) -> None:
@@ -21,13 +21,13 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
     as it is. how: of what precision, for the message of a model that does not take the inputs.
     """
     network.train(False)
-    unseen = _find_unseen(network.module)
+    unseen, head, shapes = _find_unseen(network.module), find_head(network.module), list[Any]()
+    hook = head[1].register_forward_hook(lambda layer, inputs, y: shapes.append(getattr(y, "shape", None)))
     try:
         with (
             torch.no_grad(),
             refuse_unused_adapters(network.module),
             network.keep_buffers(),
-            _watch_linear_layers(network.module) as answers,
             _find_unlisted(network.module) as unlisted,
         ):
             try:
@@ -37,6 +37,8 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
     except RuntimeError as error:
         reason, shape = str(error).splitlines()[0], tuple(batches[0].shape[1:])
         raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
+    finally:
+        hook.remove()
     if not torch.equal(network.theta.view(torch.int32), network.initial.view(torch.int32)):
         raise UserError(f"{name} changes its parameters in forward(), which no step would keep; compute with a copy")
     after = _find_unseen(network.module)
@@ -51,18 +53,9 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
             "as an attribute, in an nn.ModuleList or an nn.ModuleDict"
         )
     _judge_outputs(outputs, classes, name)
-    head, final = find_head(network.module)[0], outputs[-1]
-    last = next((path for path, y in answers.items() if y is final), "")
-    said, advice = f"its outputs are those of {last}", ""
-    if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a sum
-        last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
-        said = f"the last linear layer that gives outputs of this shape is {last}"
-        advice = f"if {last} is its classifier, "
-    if last not in ("", head) and not last.startswith(f"{head}."):
-        warn_once(
-            f"{name}: {said}, but its head is {head}, the last nn.Linear that it lists; {advice}declare head = "
-            f"{last!r} in the class"
-        )
+    declared = isinstance(getattr(type(network.module), "head", None), str)
+    if not declared and shapes and shapes[-1] != outputs[-1].shape:
+        warn_once(f"{name}: its outputs are not of the shape of those of its head, {head[0]}; {DECLARE}")
 
 
 def _judge_outputs(outputs: Sequence[Tensor], classes: int, name: str) -> None:
@@ -83,26 +76,6 @@ def _judge_outputs(outputs: Sequence[Tensor], classes: int, name: str) -> None:
             f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
             "samples of a batch (nn.LSTM without batch_first, BatchNorm without running statistics?) or draws"
         )
-
-
-@contextlib.contextmanager
-def _watch_linear_layers(module: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Give, by path, what linear layers answer last in a block; nothing if there are adapters, because hooks change how
-    a transformer calls them.
-    """
-    answers, layers = dict[str, Tensor](), dict(module.named_modules())
-    if any(isinstance(layer, LoRALinear) for layer in layers.values()):
-        layers = {}
-    hooks = [
-        layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
-        for path, layer in layers.items()
-        if isinstance(layer, nn.Linear)
-    ]
-    try:
-        yield answers
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _find_unseen(module: nn.Module) -> dict[str, Tensor]:

@@ -342,7 +342,7 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
         finish(InlineBackend(), config("Slips", slop=slip))
 
 
-OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it"
+OTHER_HEAD = ": its outputs are not of the shape of those of its head, layer; declare head = "
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the 
             ".forward gives probabilities, which sum to 1; the loss applies a softmax itself",
         ),
         (config("HeadFirst"), OTHER_HEAD),
-        (config("Logarithms"), "this shape is classifier, but its head is layer, the last nn.Linear that it lists; if"),
+        (config("Logarithms"), OTHER_HEAD),
         (config("Declared"), ""),
         (config("Sequenced"), ""),
         (config("Unlisted"), ""),
