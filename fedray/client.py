@@ -104,7 +104,6 @@ class LocalClient(Client):
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = self._in_second = self.in_step = False
-        self._own_pass: tuple[str, int, int | None] | None = None
         self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
         self.stepped_state = self.state
@@ -262,23 +261,13 @@ class LocalClient(Client):
         return gradients
 
     def _explain_one_sample(self, error: ValueError, size: int) -> None:
-        """Raise a UserError that names the key to change if BatchNorm met a batch of one sample."""
-        if size > 1 or "more than 1 value per channel" not in str(error):
-            return
-        found = f"has {self.samples} samples in batches of {self.batch_size}"
-        key, advice = "training.batch_size", "choose another size"
-        if self.samples == 1:
-            key, found, advice = "partition.min_size", "has 1 sample", "choose 2 or more"
-        elif self._own_pass is not None:
-            purpose, drawn, own = self._own_pass
-            found = (
-                f"passes ({purpose}) over {drawn} of its {self.samples} samples in batches of {own or self.batch_size}"
-            )
-            if own is not None or drawn == 1:
-                key, advice = "algorithm", "change the option of the method that says so"
-        raise UserError(
-            f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
-        ) from None
+        """Raise a UserError that names the keys to change if BatchNorm met a batch of one sample."""
+        if size == 1 and "more than 1 value per channel" in str(error):
+            raise UserError(
+                f"training.batch_size: client {self.id} has {self.samples} samples in batches of {self.batch_size}, "
+                "and BatchNorm cannot normalise one sample alone; choose another size, a larger partition.min_size, or "
+                "the method's own options of batches"
+            ) from None
 
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
@@ -350,17 +339,13 @@ class LocalClient(Client):
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
-        self._own_pass, drawn = (purpose, len(order), size), 0
-        try:
-            parts = [order[start : start + step] for start in range(0, len(order), step)]
-            for k, batch in enumerate(self.held.iter_batches(parts)):
-                self.start_step(0, *batch)
-                self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
-                self._drawing, self._draws = f"{purpose} draw", drawn  # each turn's draws are new ones
-                yield k
-                drawn = self._draws
-        finally:
-            self._own_pass = None
+        parts, drawn = [order[start : start + step] for start in range(0, len(order), step)], 0
+        for k, batch in enumerate(self.held.iter_batches(parts)):
+            self.start_step(0, *batch)
+            self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
+            self._drawing, self._draws = f"{purpose} draw", drawn  # each turn's draws are new ones
+            yield k
+            drawn = self._draws
 
     def _cut_into_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
