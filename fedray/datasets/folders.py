@@ -78,15 +78,8 @@ class Pictures(Images):
         if not root.is_dir():
             raise UserError(f"data.path: {root} is not a folder")
         train, test = self.find(root)
-        if misplaced := _find_misplaced(root, [*train, *test]):
-            log.warning(
-                "data.path: %s is not read, as %d in all: pictures lie in their class's folder, not deeper or above%s",
-                misplaced[0],
-                len(misplaced),
-                "" if self.split or self.test else ", of train or of test",
-            )
         if unread := _find_unread([*train, *test]):
-            told = "data.path: %s is not read, as %d in all in folders of classes: names of pictures end in %s"
+            told = "data.path: %s is not read, as %d in all: pictures lie in their class's folder, and end in %s"
             log.warning(told, unread[0], len(unread), ", ".join(SUFFIXES))
         kinds, above = self.name_classes(train), sorted({picture.above for picture in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
@@ -215,32 +208,12 @@ class Domains(Pictures):
             raise UserError(f"data.path: {path} lists no picture" + " of the `classes`" * (self.classes is not None))
 
 
-def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
-    """Return the pictures that are not in a class folder; folders next to those that are read are other classes."""
-    kinds = {picture.path.parent for picture in read}
-    homes = {kind.parent for kind in kinds}
-    seen = kinds.union(*(kind.parents for kind in kinds))
-    folders, pictures = [root], list[Path]()
-    while folders:
-        folder = folders.pop()
-        entries = list_entries(folder)
-        folders += [
-            path
-            for path in entries
-            if path.suffix.lower() not in SUFFIXES
-            and path.is_dir()
-            and (path in kinds or path.parent not in homes)
-            and (path in seen or not path.is_symlink())  # a link may lead back
-        ]
-        if folder not in kinds:
-            pictures += [path for path in entries if path.suffix.lower() in SUFFIXES]
-    return sorted(pictures)
-
-
 def _find_unread(read: Sequence[Picture]) -> list[Path]:
-    """Return the files in class folders whose names are not those of pictures."""
-    entries = [path for folder in sorted({picture.path.parent for picture in read}) for path in list_entries(folder)]
-    return [path for path in entries if path.suffix.lower() not in SUFFIXES and path.is_file()]
+    """Return what is no picture in the folders of classes, and the files next to these folders."""
+    kinds = {picture.path.parent for picture in read}
+    inside = [path for kind in kinds for path in list_entries(kind) if path.suffix.lower() not in SUFFIXES]
+    beside = [path for home in {kind.parent for kind in kinds} for path in list_entries(home) if path.is_file()]
+    return sorted(inside + beside)
 
 
 def _list_folders(root: Path) -> list[Path]:

@@ -33,32 +33,15 @@ CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 
 
 
 def open_picture(file: Path | BinaryIO, mode: str | None = None, upright: bool = True) -> "Image.Image":
-    """Read a picture with 8 bits per channel. Grey of more bits is scaled from its whole range: 65,535 becomes 255.
-
-    Raises a dozen types if it cannot be read (some files unpack to gigabytes), or if its range is not known.
-    """
+    """Read a picture with 8 bits per channel. Raises a dozen types if it has more, or cannot be read."""
     from PIL import Image, ImageOps
 
     source = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
     with source as content, Image.open(content, formats=FORMATS) as opened:
         picture = ImageOps.exif_transpose(opened) if upright else opened
-        if opened.mode == "F":
-            raise ValueError("its pixels are floating-point numbers, whose range is not known; save 8 or 16 bits")
-        if opened.mode.startswith("I"):
-            tags = getattr(opened, "tag_v2", {})  # of a TIFF
-            picture = Image.fromarray(_scale_grey(np.asarray(picture), tags.get(258, (16,))[0], tags.get(262, 1)))
+        if opened.mode[0] in "FI":
+            raise ValueError(f"its pixels have Pillow's mode {opened.mode}; 8 bits per channel are required")
         return picture.convert(mode or ("L" if picture.mode in ("1", "L") else "RGB"))
-
-
-def _scale_grey(pixels: np.ndarray, bits: int, black: int) -> np.ndarray:
-    """Return grey values of more than 8 bits as uint8. black: TIFF's interpretation, 1 if zero is black."""
-    largest = (1 << min(bits, 16)) - 1
-    low, high = int(pixels.min()), int(pixels.max())
-    if black != 1:
-        raise ValueError(f"its grey values have TIFF's interpretation {black}; 1 is required, zero as black")
-    if low < 0 or high > largest or (bits > 16 and 0 < high <= 255):  # 32 bits are taken for 16, as Pillow writes them
-        raise ValueError(f"its pixels are {low} to {high} in {bits} bits, whose range is not known; save 8 or 16")
-    return np.round(pixels * (255 / largest)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -134,12 +117,6 @@ def read_pictures(
     def decode_all() -> dict[str, np.ndarray]:
         paths = {part: [picture.path for picture in pictures] for part, pictures in parts.items()}
         x = {f"x_{part}": decode_pictures(where, paths[part], size, channels, cut) for part in parts}
-        if (largest := max(int(array.max(initial=0)) for array in x.values())) < 32:
-            log.warning(
-                "%s: the largest of all pixels is %d of 255; 16 bits are scaled from 65,535, even if 12 are in use",
-                name,
-                largest,
-            )
         return {**x, **facts}
 
     listed = {key: array.tolist() for key, array in facts.items()}  # labels and clients are part of the key
