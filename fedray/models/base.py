@@ -104,24 +104,9 @@ class ModelSpec(Component):
             if complex_ := [key for key, value in state.items() if torch.is_tensor(value) and value.is_complex()]:
                 raise ValueError(f"{complex_[0]} holds complex numbers")
             fresh = module.state_dict()
-            for key in (key for key, value in state.items() if key not in fresh and isinstance(value, dict)):
-                if any(map(torch.is_tensor, state[key].values())):
-                    raise ValueError(f"it is a checkpoint; save its entry {key!r} alone, which holds the tensors")
-            for prefix in ("module.", "_orig_mod."):  # of DataParallel, of torch.compile
-                if state and all(key.startswith(prefix) and key not in fresh for key in state):
-                    raise ValueError(f"all its names begin with {prefix!r}; strip that, or save the module inside")
-            theirs, own = (
-                {key: tuple(value.shape) for key, value in part.items() if key.endswith((".lora_A", ".lora_B"))}
-                for part in (state, fresh)
-            )
-            if self.lora is not None and not theirs:
-                state |= {key: fresh[key] for key in own}
-            elif odd := sorted(theirs.items() ^ own.items()):
-                name, shape = odd[0]
-                found = f"only one of file and model has the adapter {name} {shape}"
-                if name in theirs and name in own:
-                    found = f"the adapter {name} is {theirs[name]} in the file and {own[name]} in the model"
-                raise ValueError(f"{found}; model.lora of its run is required")
+            adapters = {key: value for key, value in fresh.items() if key.endswith((".lora_A", ".lora_B"))}
+            if self.lora is not None and not adapters.keys() & state.keys():
+                state |= adapters
             module.load_state_dict(self._exchange_head(state, fresh))
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None

@@ -270,8 +270,7 @@ def test_a_saved_model_with_adapters_begins_a_run_with_the_same(tmp_path: Path) 
     first.save(tmp_path / "w.safetensors")
     model = SMALL | {"init": str(tmp_path / "w.safetensors")}
     assert torch.equal(small.problem(model=model | {"lora": {"rank": 2}}).build_network("cpu").theta, first.theta)
-    said = "the adapter 1.lora_A is (2, 64) in the file and (3, 64) in the model; model.lora of its run is required"
-    with small.refused(said):
+    with small.refused("size mismatch for 1.lora_A"):
         small.problem(model=model | {"lora": {"rank": 3}}).build_network("cpu")
 
 
