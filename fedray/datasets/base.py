@@ -16,7 +16,7 @@ from fedray.components.base import Checked, Component, describe_owners
 from fedray.components.identity import make_entry
 from fedray.components.plugins import blame
 from fedray.datasets.augment import Transform, parse_transforms
-from fedray.datasets.dataset import Dataset, describe_empty, describe_repeated, describe_shared
+from fedray.datasets.dataset import Dataset, describe_empty, describe_repeated
 
 log = logging.getLogger("fedray")
 LITTER = {"__MACOSX", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
@@ -186,11 +186,9 @@ def load_data(source: DataSource) -> Dataset:
     with blame(source), key_draws(True, 0, "data"):  # a class that draws them by numpy.random has the same each time
         data = _refuse_other(source, "load", source.load())
     if source.published is None:
-        labels, shared = data.y_train, describe_shared(data.x_train, data.x_test)
-        if source.test is not None:  # of both sets together
-            labels = np.concatenate([data.y_train, data.y_test])
-            shared = describe_repeated(data.x_train, data.x_test)
-        for line in (shared, describe_empty(labels, data.num_classes)):
+        pooled = source.test is not None
+        labels = np.concatenate([data.y_train, data.y_test]) if pooled else data.y_train
+        for line in (describe_repeated(data.x_train, data.x_test, pooled), describe_empty(labels, data.num_classes)):
             if line:
                 log.warning("data: %s", line)
     return replace(data, options=source.list_loading_options())

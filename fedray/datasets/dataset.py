@@ -175,29 +175,18 @@ def take_train(data: Dataset, kept: np.ndarray) -> Dataset:
     return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients, natural_ids=ids)
 
 
-def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
-    """Return a line about test samples whose inputs are, byte for byte, those of a training sample; empty if none."""
+def describe_repeated(x_train: np.ndarray, x_test: np.ndarray, pooled: bool) -> str:
+    """Return a line about test samples whose inputs are, byte for byte, those of another sample; empty if none.
+
+    pooled: training and test samples are dealt together (`data.test`); otherwise only training samples count.
+    """
     known = {hash(x.tobytes()) for x in x_train}
-    shared = sum(hash(x.tobytes()) in known for x in x_test)
-    if not shared:
-        return ""
-    return (
-        f"{shared} of {len(x_test)} test samples have the same inputs as a training sample; accuracy on them is not "
-        "that on new samples"
-    )
-
-
-def describe_repeated(*parts: np.ndarray) -> str:
-    """Return a line about samples whose inputs are those of another one, as data.test may test on; empty if none."""
-    count, different = sum(map(len, parts)), len({hash(x.tobytes()) for part in parts for x in part})
-    if count == different:
-        return ""
-    words = "has it one the other" if count - different == 1 else "have them some others"
-    have, them, some, others = words.split(maxsplit=3)
-    return (
-        f"{count - different} of {count} samples {have} the same inputs as one before {them}; with data.test {some} "
-        f"may be trained on and {others} tested on, and accuracy on {them} is not that on new samples"
-    )
+    if pooled:
+        count = len(x_train) + len(x_test) - len(known | {hash(x.tobytes()) for x in x_test})
+    else:
+        count = sum(hash(x.tobytes()) in known for x in x_test)
+    what = "samples" if pooled else "test samples"
+    return f"{count} {what} repeat the inputs of others; accuracy on them is not that on new samples" * bool(count)
 
 
 def describe_empty(labels: np.ndarray, classes: int) -> str:

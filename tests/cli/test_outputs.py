@@ -239,7 +239,7 @@ def test_check_counts_clients_and_names_what_is_unread_or_twice(root: Path, capl
     np.savez(root / "own.npz", **arrays, x_valid=x, X_train=x)
     out = call("check", "npz", "--set", "data.path=own.npz")
     assert "warning: nothing reads the arrays 'X_train', 'x_valid' of own.npz\n" in out
-    assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
+    assert "data: 1 test samples repeat the inputs of others;" in caplog.text
     assert "data: 2 of 5 outputs of the model have no training sample: 0, 2" in caplog.text
 
 

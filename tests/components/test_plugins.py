@@ -128,7 +128,7 @@ def test_arrays_from_memory(caplog: pytest.LogCaptureFixture) -> None:
         fedray.simulate(config(data=pool))
     split = fedray.simulate(config(data={**pool, "test": {}}, partition="iid")).problem.split
     assert len(split.train.indices) + len(split.test.indices) == 36
-    assert "data: 27 of 36 samples have the same inputs as one before them; with data.test some may be" in caplog.text
+    assert "data: 27 samples repeat the inputs of others; accuracy on them is not" in caplog.text
     arrays |= {"client_train": loaded.y_train, "test": {}}
     with pytest.raises(UserError, match=r"have no natural clients \(client_train and, with data\.test, client_test\)$"):
         fedray.simulate(config(data=arrays, partition="natural"))
