@@ -6,7 +6,7 @@ If one process is enough, the trial's own process trains.
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -306,47 +306,25 @@ class TrialBackend(InlineBackend):
 
     def open(self, problem: Problem) -> None:
         self._timeouts = CallTimeouts()
-        with self._bound("open"):
-            super().open(problem)
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.dealt.sizes]
+        with self.bound("open", ()):
+            super().open(problem)
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        with self._bound(broadcast.kind, self._measure_work(tasks)):
-            replies = super().train(broadcast, tasks)
-            for reply in replies:
-                reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}
+        replies = super().train(broadcast, tasks)
+        for reply in replies:
+            reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}
         return replies
-
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
-        with self._bound(f"evaluate {split}"):
-            return super().evaluate(theta, buffers, split, round)
-
-    def evaluate_personal(
-        self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
-    ) -> dict[int, dict[str, float]]:
-        with self._bound(request.kind, self._measure_work(tasks)):
-            return super().evaluate_personal(broadcast, tasks, request)
-
-    def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        with self._bound("write_states", len(versions)):
-            return super().write_states(directory, versions)
-
-    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        with self._bound("hash_states", len(states)):
-            return super().hash_states(states)
 
     def spill(self, state: Vectors) -> ClientState:
         sent = as_arrays(state)
         return ObjectState(ray.put(sent)) if sum(array.nbytes for array in sent.values()) >= self.stays_from else state
 
-    def _measure_work(self, tasks: Sequence[ClientTask]) -> float:
-        return float(sum(self._steps[task.client] for task in tasks))
-
     @contextlib.contextmanager
-    def _bound(self, kind: str, work: float = 1.0) -> Iterator[None]:
-        """Announce a call of this kind and amount of work, and time it, for the duration of a block."""
-        work = max(work, 1.0)
-        self.heartbeat.announce(self._timeouts.get_limit(kind, work, 0))
+    def bound(self, kind: str, work: Collection[object]) -> Iterator[None]:
+        """Announce a call, and time it, for the duration of a block; a client's work is its local steps."""
+        amount = float(sum(self._steps[w.client] if isinstance(w, ClientTask) else 1 for w in work)) or 1.0
+        self.heartbeat.announce(self._timeouts.get_limit(kind, amount, 0))
         began = time.monotonic()
         yield
-        self._timeouts.note(kind, work, time.monotonic() - began)
+        self._timeouts.note(kind, amount, time.monotonic() - began)

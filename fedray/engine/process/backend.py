@@ -1,6 +1,7 @@
 """Training in this process, and the interface every backend has."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -61,23 +62,33 @@ class InlineBackend:
         """Store the state of a client that leaves the training device; here it stays in this process."""
         return Vectors({name: vector.clone() for name, vector in state.items()})  # copies were page-locked
 
+    @contextlib.contextmanager
+    def bound(self, kind: str, work: Collection[object]) -> Iterator[None]:
+        """Run a call of a kind, on these clients or chunks, in a block."""
+        yield
+
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        return [train(self._worker, broadcast, tasks)]
+        with self.bound(broadcast.kind, tasks):
+            return [train(self._worker, broadcast, tasks)]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
-        chunks = count_chunks(len(self._worker.problem.evaluated[split]))
-        return [evaluate(self._worker, theta, buffers, range(chunks), split, round)]
+        chunks = range(count_chunks(len(self._worker.problem.evaluated[split])))
+        with self.bound(f"evaluate {split}", chunks):
+            return [evaluate(self._worker, theta, buffers, chunks, split, round)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        return evaluate_personal(self._worker, broadcast, tasks, request)
+        with self.bound(request.kind, tasks):
+            return evaluate_personal(self._worker, broadcast, tasks, request)
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        return client_files.write_states(directory, versions)
+        with self.bound("write_states", versions):
+            return client_files.write_states(directory, versions)
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        return {i: digest_state(state) for i, state in states.items()}
+        with self.bound("hash_states", states):
+            return {i: digest_state(state) for i, state in states.items()}
 
     def close(self) -> None:
         pass
