@@ -105,7 +105,7 @@ def run_sweep(
     """
     if max_concurrent is not None and max_concurrent < 1:
         raise UserError(f"run_sweep: max_concurrent: found {max_concurrent}; at least 1 is required")
-    refuse_other_form("run_sweep", address)
+    refuse_other_form("run_sweep: address", address)
     if isinstance(sweep, Mapping):
         loaded = Sweep.parse(make_plain("", sweep), smoke)
     else:

@@ -6,10 +6,7 @@ import logging
 import os
 import re
 import socket
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO
 
 import ray
 
@@ -116,56 +113,25 @@ def _find_address(given: str | None) -> tuple[str, str | None]:
 def _join(key: str, address: str) -> None:
     address = _find_reachable(key, address)
     job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
-    with tempfile.TemporaryFile() as output:
-        try:
-            with _redirect_stderr(output):
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
-        except Exception as error:
-            ray.shutdown()
-            raise UserError(f"{key}: cannot join {address}: {_explain(error, _read(output))}") from None
-        if said := _read(output):
-            print(said, end="", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _redirect_stderr(output: IO[bytes]) -> Iterator[None]:
-    """Write standard error to a file for the duration of a block; Ray's C++ code logs each of its attempts there."""
-    if sys.stderr is None:  # it is closed, and descriptor 2 may be another file
-        yield
-        return
-    sys.stderr.flush()
-    real = os.dup(2)
-    os.dup2(output.fileno(), 2)
     try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
-        os.close(real)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
+    except Exception as error:
+        ray.shutdown()
+        hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or ~/.ray/auth_token"
+        raise UserError(f"{key}: cannot join {address}: {join_lines(error)}{hint}") from None
 
 
-def _read(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read().decode(errors="replace")
-
-
-def _explain(error: Exception, output: str) -> str:
-    """Return why a cluster cannot be joined: Ray's error does not say that a token is missing, its output does."""
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if "InvalidAuthToken" in output:
-        if mode == "token":
-            return "it refuses this user's token; RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold the cluster's"
-        return "it asks for a token; set RAY_AUTH_MODE=token"
-    return join_lines(error) + ("; if the cluster asks for a token, set RAY_AUTH_MODE=token" if mode is None else "")
-
-
-def refuse_other_form(function: str, address: str | None) -> None:
-    """Raise UserError, beginning with the function's name, if an argument is not the address of a cluster."""
-    if address is None:
+def refuse_other_form(key: str, address: str | None) -> None:
+    """Raise UserError, beginning with a key, if an argument is not the address of a cluster."""
+    if address is None or re.fullmatch(r"auto|[^\s/]+:\d+", address):
         return
-    _refuse_ray_client(f"{function}: address", address)
-    if not re.fullmatch(r"auto|[^\s/]+:\d+", address):
-        raise UserError(f"{function}: address: found {truncate_repr(address)}; auto or HOST:PORT is required")
+    hint = ""
+    if address.startswith("ray://"):
+        hint = (
+            "; a Ray Client cannot drive a sweep: `ray job submit --address http://HOST:8265 --working-dir . -- fedray "
+            "sweep FILE --address auto`"
+        )
+    raise UserError(f"{key}: found {truncate_repr(address)}; auto or HOST:PORT is required, as 10.0.0.1:6379{hint}")
 
 
 def refuse_bad_address(address: str | None) -> None:
@@ -188,31 +154,13 @@ def _find_reachable(key: str, address: str) -> str:
     if address == "auto":
         with restate(f"{key}: cannot join auto", ConnectionError):
             address = find_running_address()
-    _refuse_ray_client(key, address)
-    if "://" in address:
-        raise UserError(
-            f"{key}: found {truncate_repr(address)}, an address of Ray's dashboard and jobs; auto or HOST:PORT is "
-            "required, such as 10.0.0.1:6379"
-        )
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        return address  # Ray knows where to look
-    if not port.isdigit():
-        raise UserError(f"{key}: found {truncate_repr(address)}; expected auto or HOST:PORT")
+    refuse_other_form(key, address)
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"{key}: cannot connect to {address}: {error}") from None
     return address
-
-
-def _refuse_ray_client(key: str, address: str) -> None:
-    """Raise UserError for the address of a Ray Client, which cannot drive a sweep."""
-    if address.startswith("ray://"):
-        raise UserError(
-            f"{key}: found {truncate_repr(address)}, a Ray Client; submit the command as a Ray Job, "
-            f"`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`"
-        )
 
 
 @check_arguments
@@ -232,7 +180,7 @@ def connect(address: str | None = None) -> None:
     Examples:
         >>> fedray.connect()
     """
-    refuse_other_form("connect", address)
+    refuse_other_form("connect: address", address)
     if ray.is_initialized():
         return
     kept = contextlib.ExitStack()

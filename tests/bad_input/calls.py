@@ -71,13 +71,15 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"address {address}": Case(
-            ["sweep", "sweep.yaml", "--address", address], f"--address: found '{address}'{line}", sweep("").prepare
+            ["sweep", "sweep.yaml", "--address", address],
+            f"--address: found '{address}'; auto or HOST:PORT is required, as 10.0.0.1:6379{line}",
+            sweep("").prepare,
         )
         for address, line in (
-            ("host:port", "; expected auto or HOST:PORT"),
+            ("host:port", ""),
             (
                 "ray://127.0.0.1:1",
-                ", a Ray Client; submit the command as a Ray Job, `ray job submit --address http://HOST:8265 "
+                "; a Ray Client cannot drive a sweep: `ray job submit --address http://HOST:8265 "
                 "--working-dir . -- fedray sweep FILE --address auto`",
             ),
         )

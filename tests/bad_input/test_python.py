@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "base.data.x_train: found array([[…": lambda: fedray.run_sweep(SWEEP | {"base": RUN | {"data": ARRAYS}}),
     "grid.seed: found {0, 1}; a…": lambda: fedray.run_sweep(SWEEP | {"grid": {"seed": {0, 1}}}),
     "'loop.loop.loop.…": lambda: fedray.run_sweep(LOOP),
-    "connect: address: found ''; auto or HOST:PORT is required": lambda: fedray.connect(""),
+    "connect: address: found ''; auto or HOST:PORT is required, as 10.0.0.1:6379": lambda: fedray.connect(""),
     "load: run: found 7; str is required": lambda: fedray.load(7),  # type: ignore[arg-type]
     "save: /dev/null is not a regular file; overwrite=True writes into it": lambda: simulate().save("/dev/null"),
     "table: unknown name '3'; valid: confusion": lambda: simulate().table("3"),

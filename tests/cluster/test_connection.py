@@ -30,6 +30,7 @@ from fedray.cluster.ray_private import read_error, restart_trials_killed_for_mem
 from fedray.common.errors import UserError, join_lines
 from fedray.config import Runtime
 from fedray.sweep.single import _can_begin_here
+from tests import small
 
 
 @pytest.fixture(autouse=True)
@@ -119,35 +120,13 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     assert seen == ["token"]
 
 
-TOKEN = b"[2026 W] gcs_client.cc:210: Unauthenticated: RPC error: InvalidAuthToken: is missing or incorrect\n"
-"""Line that Ray's C++ code writes every second for 20 s to a cluster's stranger."""
-
-
-@pytest.mark.parametrize(
-    ("written", "mode", "reason"),
-    [
-        (TOKEN, None, "it asks for a token; set RAY_AUTH_MODE=token"),
-        (TOKEN, "token", "it refuses this user's token; RAY_AUTH_TOKEN or ~/.ray/auth_token has to hold the cluster's"),
-        (b"", None, "ConnectionError: no answer; if the cluster asks for a token, set RAY_AUTH_MODE=token"),
-        (b"Ray's own\nlines\n", "disabled", "ConnectionError: no answer"),
-    ],
-)
-def test_a_cluster_that_cannot_be_joined_is_one_line(
-    written: bytes, mode: str | None, reason: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    if mode is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-
-    def refused(*_: object, **__: object) -> None:
-        os.write(2, written)
-        raise ConnectionError("no answer")
-
-    monkeypatch.setattr(ray, "init", refused)
+def test_a_cluster_that_cannot_be_joined_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    init(monkeypatch, ConnectionError("no answer"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(UserError) as caught, use_cluster(address):
+        told = f"--address: cannot join {address}: ConnectionError: no answer; if the cluster asks for a token, set"
+        with small.refused(told), use_cluster(address):
             pass
-    assert (str(caught.value), capfd.readouterr().err) == (f"--address: cannot join {address}: {reason}", "")
 
 
 def test_a_local_ray_is_told_what_to_import_and_is_as_nice_and_silent_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
