@@ -4,11 +4,9 @@ Nothing is downloaded in a run; `fedray data fetch` does that, through the same 
 class is needed: it costs a second, and other data do not need it.
 """
 
-import gzip
 import importlib
 import pickle
 import tarfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,13 +21,11 @@ from fedray.common.whole_files import open_file
 from fedray.datasets.arrays import TrainSamples, draw_train, read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
-from fedray.datasets.cache import check_md5, write_data_file
+from fedray.datasets.cache import check_md5
 from fedray.datasets.dataset import Dataset, take_train
 
 CROP_FLIP = (Crop(crop=4), Flip())
 FL_SIMULATOR = (Flip(), Crop(crop=4, chance=0.5, fill="mean"))
-LARGEST = 1 << 30
-"""Bytes that a packed file may unpack to; EMNIST's largest has 547 MB."""
 SVHN_COLOURS = ((0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614))
 
 
@@ -46,7 +42,8 @@ class Torchvision(Images):
     train_samples: TrainSamples = None
 
     def _import_class(self) -> Any:
-        return getattr(importlib.import_module("torchvision.datasets"), self.kind)
+        kind = getattr(importlib.import_module("torchvision.datasets"), self.kind)
+        return type(self.kind, (kind,), {"_check_legacy_exist": lambda self: False})  # as torchvision < 0.9 cached
 
     def list_files(self) -> list[tuple[Path, str | None]]:
         """Every file, below `get_data_dir()`, and its published md5 (None where torchvision asks for none)."""
@@ -57,9 +54,6 @@ class Torchvision(Images):
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
         for file, md5 in self.list_files():
             path = get_data_dir() / file
-            packed = path.with_name(path.name + ".gz")
-            if not path.exists() and packed.exists():
-                _unpack(packed, path)
             if not path.exists():
                 raise self.make_missing(str(path.relative_to(get_data_dir())))
             if not path.is_file():
@@ -125,21 +119,6 @@ def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
     return [int(largest * ratio ** (-c / (classes - 1))) for c in range(classes)]
 
 
-def _unpack(packed: Path, path: Path) -> None:
-    with (
-        write_data_file(path) as target,
-        restate(f"data.name: {packed} cannot be unpacked", OSError, EOFError, zlib.error),
-        gzip.open(packed, "rb") as source,
-    ):
-        left = LARGEST
-        while chunk := source.read(min(left + 1, 1 << 20)):
-            if (left := left - len(chunk)) < 0:
-                raise UserError(
-                    f"data.name: {packed} unpacks to more than {LARGEST >> 20} MiB, which no file of this kind has"
-                )
-            target.write(chunk)
-
-
 class MNIST(Torchvision):
     """MNIST, 60,000 / 10,000 grey 28x28 images."""
 
@@ -151,7 +130,7 @@ class MNIST(Torchvision):
     )
     licence = "CC-BY-SA-3.0"
     used_by = "FedSOL"
-    files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz), or mnist.npz"
+    files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte, or mnist.npz"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="12 MB")
     recipes = {
         "plain": Recipe((0.1307,), (0.3081,)),
@@ -165,7 +144,7 @@ class MNIST(Torchvision):
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """As the base; without the published files from `mnist.npz`, arrays as Keras has them, as many as published."""
         path, first = (get_data_dir() / file for file in (f"{self.name}.npz", self.list_files()[0][0]))
-        if not path.is_file() or first.exists() or first.with_name(f"{first.name}.gz").exists():
+        if not path.is_file() or first.exists():
             return super()._read_part(train)
         arrays, part = read_npz("data.name", path), "train" if train else "test"
         images, labels = (arrays.get(f"{kind}_{part}", np.zeros(0)) for kind in "xy")
@@ -189,7 +168,7 @@ class FashionMNIST(MNIST):
     )
     licence = "MIT"
     used_by = ""
-    files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz), or fashion_mnist.npz"
+    files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte, or fashion_mnist.npz"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="31 MB")
     recipes = {"plain": Recipe((0.2860,), (0.3530,))}
 
@@ -205,7 +184,7 @@ class EMNIST(Torchvision):
     kind = "EMNIST"
     paper = "Cohen, Afshar, Tapson and van Schaik, EMNIST: extending MNIST to handwritten letters, IJCNN 2017"
     used_by = "FedSAM"
-    files = "EMNIST/raw/emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    files = "EMNIST/raw/emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte"
     published = Published(697_932, 116_323, 62, (1, 28, 28), size="562 MB")
     recipes = {"plain": Recipe((0.1736,), (0.3317,))}
     raw = ("emnist-byclass-train", "emnist-byclass-test")

@@ -1,7 +1,6 @@
 """Writers of small data sets in exactly the published file formats, and how the tests read them."""
 
 import csv
-import gzip
 import hashlib
 import json
 import pickle
@@ -26,22 +25,19 @@ def pixels(*shape: int) -> np.ndarray:
     return RNG.integers(0, 256, shape, dtype=np.uint8)
 
 
-def idx(path: Path, array: np.ndarray, packed: bool = False) -> None:
+def idx(path: Path, array: np.ndarray) -> None:
     """LeCun's idx format: two zero bytes, 8 for unsigned bytes, the number of dimensions, the sizes (big-endian)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-    if packed:
-        path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
-    else:
-        path.write_bytes(content)
+    path.write_bytes(content)
 
 
-def mnist(root: Path, kind: str = "MNIST", packed: bool = False, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+def mnist(root: Path, kind: str = "MNIST", **arrays: np.ndarray) -> dict[str, np.ndarray]:
     """60 and 20 images of 10 classes, unless arrays `train`, `train_y`, `t10k`, `t10k_y` are given."""
     for part, n in (("train", 60), ("t10k", 20)):
         arrays = {part: pixels(n, 28, 28), f"{part}_y": np.arange(n) % 10} | arrays
-        idx(root / kind / "raw" / f"{part}-images-idx3-ubyte", arrays[part], packed)
-        idx(root / kind / "raw" / f"{part}-labels-idx1-ubyte", arrays[f"{part}_y"], packed)
+        idx(root / kind / "raw" / f"{part}-images-idx3-ubyte", arrays[part])
+        idx(root / kind / "raw" / f"{part}-labels-idx1-ubyte", arrays[f"{part}_y"])
     return arrays
 
 
