@@ -96,10 +96,10 @@ SPLITS: dict[str, Case] = {
     )
 }
 
-LOADING = "RuntimeError: Error(s) in loading state_dict for Sequential:"
 INITS = {
     "ValueError: 0.weight holds complex numbers": {"0.weight": torch.zeros(2, dtype=torch.complex64)},
-    f'{LOADING} Unexpected key(s) in state_dict: "module.1.weight"': {"module.1.weight": torch.zeros(2)},
+    'RuntimeError: Error(s) in loading state_dict for Sequential: Missing key(s) in state_dict: "1.weight", "1.bias", '
+    '"3.weight", "3.bias". Unexpected key(s) in state_dict: "module.w".': {"module.w": torch.zeros(2)},
 }
 
 CASES: dict[str, Case] = {
