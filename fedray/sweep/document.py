@@ -73,15 +73,17 @@ def load_document(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(changes, Mapping):
         raise UserError(f"{path}: base: found {truncate_repr(changes)}, which is not a mapping")
     whole = {key: value for key, value in (other | document).items() if value != [] or key not in other}
-    if changes:
-        before = [f"{axes}.{name}" for axes in ("grid", "cases") for name in _list_axes(axes, document.get(axes))]
-        whole["changes"] = [*other.get("changes", []), {"origin": "base", "values": changes, "before": before}]
+    earlier, before = other.get("changes", []), list_axes(document)
+    if changes or (earlier and before):
+        whole["changes"] = [*earlier, {"origin": "base", "values": changes, "before": before}]
     return whole
 
 
-def _list_axes(section: str, axes: Any) -> list[str]:
-    """Return the names of a section's axes; a list of cases is one axis, named `cases`."""
-    return [section] if isinstance(axes, list) else [*axes] if isinstance(axes, Mapping) else []
+def list_axes(document: Mapping[str, Any]) -> list[str]:
+    """Return the names of what a file varies: `grid.KEY`, `cases.NAME` (a list is one axis, `cases`), `search.KEY`."""
+    given = [(section, document.get(section)) for section in ("grid", "cases", "search")]
+    names = [(section, [section] if isinstance(of, list) else of) for section, of in given]
+    return [f"{section}.{name}" for section, of in names if isinstance(of, list | Mapping) for name in of]
 
 
 def _locate(path: Path, written: Any) -> Path:

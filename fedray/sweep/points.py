@@ -29,7 +29,7 @@ class Change(Checked):
 
     origin: Literal["--set", "smoke.base", "base"]
     values: dict[str, Any]
-    before: list[str] = Field([], description="axes of the same origin, whose values are set after these")
+    before: list[str] = Field([], description="what the same origin varies, whose values are set after these")
 
     @field_validator("values")
     @classmethod
@@ -129,10 +129,12 @@ class Points:
 
     def refuse_varied(self) -> None:
         """Raise UserError if the grid or the search varies a key that a change sets in all points."""
-        cases = [setting for axis in self._axes.values() for setting in axis]
-        searched = {name: None for space in (self._search, *(c.get("search", {}) for c in cases)) for name in space}
-        for change in self._changes:
-            grid = [name for name in self._axes if name.startswith("grid.") and name not in change.before]
+        for number, change in enumerate(self._changes):
+            after = {name for later in self._changes[number:] for name in later.before}
+            axes = {name: axis for name, axis in self._axes.items() if name not in after}
+            grid = [name for name in axes if name.startswith("grid.")]
+            spaces = [self._search, *(setting.get("search", {}) for axis in axes.values() for setting in axis)]
+            searched = dict.fromkeys(name for space in spaces for name in space if f"search.{name}" not in after)
             for key in [leaf for pair in change.values.items() for leaf in list_leaves(*pair)]:
                 for name in grid:
                     if _is_varied(name.removeprefix("grid."), self._axes[name], key):

@@ -13,7 +13,6 @@ from fedray.common.errors import UserError, format_duration, name_place
 from fedray.components.base import format_value
 from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
-from fedray.datasets.base import Validation
 from fedray.sweep.draws import count_training_gradients, make_draws
 from fedray.sweep.plan import Options, Plan, list_distinct, refuse_unlogged
 from fedray.sweep.points import apply_draw
@@ -97,29 +96,25 @@ class Choice:
 def make_tune_stage(sweep: Sweep) -> Sweep:
     """Return the tune stage as a sweep of its own, `NAME/tune`."""
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
-    held_out = {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep)]}
+    held_out = {} if sweep.metric.is_on_test_set else {"data.validation": [sweep.tune.held_out]}
     given = {key: getattr(sweep, key) for key in Sweep.model_fields.keys() - NOT_SHARED}
     grid = sweep.grid | held_out | {"seed": list(sweep.tune.seeds)}
-    return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
+    return Sweep.parse(given | {"name": f"{sweep.name}/tune", "grid": grid})
 
 
 def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
     """Return the final stage as a sweep of its own, with the file's name."""
     assert sweep.final is not None  # noqa: S101 (for the type checker)
-    held_out = {"data.validation": [_get_validation(sweep)]} if sweep.final.train_on == "training" else {}
+    held_out = {"data.validation": [sweep.tune.held_out]} if sweep.tune and sweep.final.train_on == "training" else {}
     given = {key: getattr(sweep, key) for key in ("name", "description", "names", "base")}
     distinct = {repr(config): dict(config) for config in configs}.values()  # spaces that overlap can agree
     cases, grid = {"chosen": [*distinct]}, held_out | {"seed": list(sweep.final.seeds)}
-    return Sweep.model_validate(given | {"cases": cases, "grid": grid})
+    return Sweep.parse(given | {"cases": cases, "grid": grid})
 
 
 def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     return make_final_stage(sweep, [apply_draw(one.config, one.draws[0]) for one in make_studies(sweep, repeat(""))])
-
-
-def _get_validation(sweep: Sweep) -> dict[str, Any]:
-    return ((sweep.tune and sweep.tune.validation) or Validation()).model_dump(mode="json")
 
 
 def choose(plan: Plan) -> list[Choice]:
@@ -159,7 +154,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     common = {
         "stage": f"{sweep.name}/tune",
         "select": sweep.select,
-        "held_out": None if sweep.metric.is_on_test_set else _get_validation(sweep),
+        "held_out": None if sweep.metric.is_on_test_set else sweep.tune.held_out,
         "train_on": sweep.final.train_on,
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,

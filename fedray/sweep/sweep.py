@@ -18,7 +18,7 @@ from fedray.common.errors import UserError, name_place, unknown
 from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
-from fedray.sweep.document import EXTENDS, load_document
+from fedray.sweep.document import EXTENDS, list_axes, load_document
 from fedray.sweep.points import (
     COMPONENTS,
     Axes,
@@ -104,6 +104,11 @@ class Tune(Checked):
         description="true: each seed, with draws of its own, chooses for one seed of `final` alone, in the order of "
         "both lists; a block is a sweep of its own, NAME/0, NAME/1, ...",
     )
+
+    @property
+    def held_out(self) -> dict[str, Any]:
+        """What this stage holds out, as `data.validation` says it."""
+        return (self.validation or Validation()).model_dump(mode="json")
 
 
 class Final(Checked):
@@ -453,9 +458,12 @@ class Sweep(Checked):
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
             name = f"{self.name}-{changed_words}"
             digest = hashlib.sha256(name.encode()).hexdigest()[:6]
-            document["name"] = name if len(name) <= 120 else f"{name[:113]}-{digest}"
-        if of_runs:
-            document["changes"] = [*self.changes, Change(origin="--set", values=of_runs)]
+            document["name"] = name if len(name) <= 110 else f"{name[:103]}-{digest}"  # a stage adds /99/tune
+        varied = [key for key in changes if key.startswith(("grid.", "cases.", "search."))] + list_axes(changes)
+        more = [Change(origin="--set", values={}, before=varied)] if self.changes and varied else []
+        more += [Change(origin="--set", values=of_runs)] if of_runs else []
+        if more:
+            document["changes"] = [*self.changes, *more]
         try:
             return type(self).model_validate(document)
         except ValidationError as error:

@@ -187,6 +187,14 @@ def test_cases_smoke_and_extensions_do_not_undo_what_is_set(tmp_path: Path) -> N
         Sweep.load(tmp_path / "c.yaml")
     (tmp_path / "d.yaml").write_text("extends: a.yaml\nname: d\ngrid: {algorithm: [fedavg, fedsam], seed: [5]}\n")
     assert points(Sweep.load(tmp_path / "d.yaml"), "seed") == [(5,), (5,)]
+    # b's base does not undo what is given after it, by a file that extends b or by --set: 0.3 before, or a refusal.
+    own = "grid: {algorithm: [fedsam], algorithm.rho: [0.1, 0.2]}"
+    for text in (own, f"smoke: {{{own}}}", "grid: []\ncases: [{algorithm: {name: fedsam, rho: [0.1, 0.2]}}]"):
+        (tmp_path / "e.yaml").write_text(f"extends: b.yaml\nname: e\n{text}\n")
+        assert {*points(Sweep.load(tmp_path / "e.yaml", smoke="smoke" in text), "algorithm.rho")} == {(0.1,), (0.2,)}
+    for key, value in (("grid.algorithm.rho", [0.1]), ("search.algorithm.rho", {"choice": [0.1]})):
+        changed = Sweep.load(tmp_path / "b.yaml").with_overrides({"grid.algorithm": ["fedsam"], key: value})
+        assert points(changed, "algorithm.rho") == [(0.1,), (0.1,)]
 
 
 SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
@@ -292,7 +300,7 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
     others = [{"training.lr": lr} for lr in (0.12341, 0.12344)] + [{"description": "a" * n} for n in (200, 201)]
     names = {sweep().with_overrides(one).name for one in others}
-    assert (len(names), max(map(len, names))) == (4, 120)
+    assert (len(names), max(map(len, names))) == (4, 110)
     elsewhere = sweep().with_overrides({"runtime.actors": 2, "base.runtime.checkpoint_every": 3})
     assert (elsewhere.name, {run["runtime"]["actors"] for run, _ in elsewhere.points}) == (sweep().name, {2})
     assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
@@ -300,6 +308,9 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     search = {"algorithm.rho": {"uniform": [0, 1]}}
     tuned = sweep(grid={"algorithm": ["fedsam"]}, search=search, tune={"seeds": [0]}, final={"seeds": [1]})
     assert tuned.with_overrides({"searcher.seed": 1}).searcher.seed == 1
+    assert make_tune_stage(tuned.with_overrides(others[-1])).name.endswith("/tune")
+    with pytest.raises(UserError, match=r"^name: found 'a+\.\.\.; string should have at most 120 characters"):
+        make_tune_stage(tuned.with_overrides({"name": "a" * 116}))
     searcher = tuned.with_overrides({"searcher.name": "sobol", "searcher.seed": 2}).searcher
     assert searcher.model_dump() == {"name": "sobol", "seed": 2}
     validation = tuned.with_overrides({"tune.validation.fraction": 0.3}).tune
