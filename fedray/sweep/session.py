@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import yaml
 
 from fedray.cells.cell import Cell
-from fedray.cells.looks import describe_setting
 from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
@@ -95,6 +94,7 @@ class Session:
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         data: key -> data set, for data sets that the processes of Tune's trials have.
         trials: what Tune says of its trials, a table per run of it.
+        stopped: True while Tune runs, and if it was interrupted: a cell that it was given has no outcome.
     """
 
     plan: Plan
@@ -105,17 +105,13 @@ class Session:
     tried: set[str] = field(default_factory=set)
     data: "dict[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
     trials: "list[pd.DataFrame]" = field(default_factory=list)
+    stopped: bool = False
     _asked: bool = False
 
     @property
     def left(self) -> set[str]:
         """Hashes of the cells to run that this process has not taken."""
         return {cell.hash for cell in self.plan.to_run} - self.tried
-
-    @property
-    def stopped(self) -> bool:
-        """True if a cell of this process has no outcome after Tune has returned, because Tune was interrupted."""
-        return any(self.plan.sheet.get_status(cell).is_open for cell in self.tried)
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed, at the first call.
@@ -146,9 +142,12 @@ class Session:
     def _close(self) -> None:
         if not self.parent:
             return
-        self.tracker.keep_trials(self.parent, self.trials)
-        self.tracker.close_sweep(self.parent, self.plan.sheet.counts, describe_results(self.plan))
+        sheet = self.plan.sheet
         try:
+            if others := [hash for hash in sheet.cells if sheet.get_status(hash).is_open and hash not in self.tried]:
+                sheet.records.update(self.tracker.read_records(others))  # `fedray run --cell` leaves the counts to this
+            self.tracker.keep_trials(self.parent, self.trials)
+            self.tracker.close_sweep(self.parent, sheet.counts, describe_results(self.plan))
             are_shown = not self.stopped and self.tracker.has_means(self.plan.sweep.name)
         finally:
             self.tracker.close()
@@ -177,10 +176,9 @@ def describe_results(plan: Plan) -> str:
     splits: dict[str, list[str]] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
-            label = describe_setting(cell)
-            accuracies.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
+            accuracies.setdefault(cell.setting, []).append(plan.sheet.records[hash].totals[DEFAULT])
             of_split = splits.setdefault(cell.run.partition.make_label(), [])
-            of_split += [label] * (label not in of_split)
+            of_split += [cell.setting] * (cell.setting not in of_split)
     if not accuracies:
         return ""
     means = {label: f"{mean(values):.2f}" for label, values in accuracies.items()}

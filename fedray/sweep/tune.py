@@ -65,12 +65,15 @@ class TrialLog(JsonLoggerCallback):
 
 def run_cells(session: Session, cells: Sequence[Cell]) -> None:
     """Run cells as trials of Tune on the running Ray. Their outcomes go into the plan's sheet."""
+    session.stopped = True
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, progress)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
             folder = stack.enter_context(make_scratch())  # Tune's own state, from which nothing resumes
             _run_tune(session, cells, reporter, folder)
+    ended = {cell for cell, status in progress.outcomes.items() if not status.is_open}
+    session.stopped = any(cell.hash not in ended for cell in cells)
 
 
 def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, folder: Path) -> None:

@@ -151,7 +151,8 @@ class Tracker:
                 sheet.records.update(self.read_records([cell]))
             if sheet.get_status(cell).is_open:
                 return
-        self.close_sweep(store.find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
+        if opened := store.find_sweeps(self.reader, self.experiment).get(sheet.name):
+            self.close_sweep(opened.info.run_id, sheet.counts)
         self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
@@ -175,7 +176,7 @@ class Tracker:
         page: Markdown that MLflow shows on its page; empty: the description stays there.
         """
         tags = [RunTag("fedray.cells", store.format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
-        whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
+        whole = not any(count and (status.is_open or status is Status.FAILED) for status, count in counts.items())
 
         def write() -> None:
             self.client.log_batch(run_id, tags=tags)
@@ -320,8 +321,8 @@ class Tracker:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
             for name, table in record.tables.items():
                 self.client.log_text(run.id, format_table(table), f"{name}.csv")
-            if ending.traceback:
-                self.client.log_text(run.id, redact(ending.traceback), "traceback.txt")
+            if ending.status is Status.FAILED:  # in place of that of an earlier failure
+                self.client.log_text(run.id, redact(ending.traceback or ending.message), "traceback.txt")
             # MLflow shows how long the cell took in all calls, however late or often its run was opened.
             end = run.start + round(1000 * max(run.spent + seconds, trained))
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)

@@ -414,8 +414,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     save_view("sweep")
     runs = {run.info.run_name: run.data for run in search(store.client, store.experiment, IS_CELL)}
     assert list(runs)[::-1] == [
-        *("α=0.1 fedavg s0", "ρ=0.1 α=0.1 fedsam s0", "ρ=0.5 α=0.1 fedsam s0"),
-        *("α=0.5 fedavg s0", "ρ=0.1 α=0.5 fedsam s0", "ρ=0.5 α=0.5 fedsam s0"),
+        *("dirichlet(0.1) fedavg s0", "ρ=0.1 dirichlet(0.1) fedsam s0", "ρ=0.5 dirichlet(0.1) fedsam s0"),
+        *("dirichlet(0.5) fedavg s0", "ρ=0.1 dirichlet(0.5) fedsam s0", "ρ=0.5 dirichlet(0.5) fedsam s0"),
     ]
     assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
     colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]

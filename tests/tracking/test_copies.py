@@ -168,18 +168,19 @@ def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     write(store, CELLS, [*two, *FIRST, history(1, 2), None, ("stopped", history(7)), *two])
     save_view("sweep")
     means = find_means(store)
-    assert set(means) == {"α=0.1 fedavg", "α=0.1 fedsam", "α=0.5 fedsam"}
-    assert read_curve(store, means["α=0.1 fedavg"]) == [(1, 51), (2, 62)]
-    data = means["α=0.1 fedavg"].data
-    assert data.params == {"algorithm.name": "fedavg", "partition.alpha": "0.1", "α 0.1: algorithm.name": "fedavg"}
+    assert set(means) == {"dirichlet(0.1) fedavg", "dirichlet(0.1) fedsam", "dirichlet(0.5) fedsam"}
+    assert read_curve(store, means["dirichlet(0.1) fedavg"]) == [(1, 51), (2, 62)]
+    data = means["dirichlet(0.1) fedavg"].data
+    names = ("algorithm.name", "dirichlet 0.1: algorithm.name")
+    assert data.params == dict.fromkeys(names, "fedavg") | {"partition.alpha": "0.1"}
     assert data.tags["fedray.status"] == "1 failed, 2 finished"
-    assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: α=0.1 fedavg s0, α=0.1 fedavg s1"
+    assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: dirichlet(0.1) fedavg s0, dirichlet(0.1) fedavg s1"
     first = next(search(store.client, store.experiment, f"{IS_CELL} AND tags.`fedray.cell` = '{CELLS[0]['hash']}'"))
     assert data.tags["mlflow.runColor"] == first.data.tags["mlflow.runColor"]
     shown = {float(f"{entry.mean:.6g}") for entry in build(collect("sweep"), DEFAULT).entries.values() if entry.mean}
-    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
+    assert means["dirichlet(0.1) fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
     # 93.1, 93.2 and 93.4 are 0.1333, 0.0333 and 0.1667 from it: the squares' sum, 0.046667, halved.
-    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}_over_seeds"] == 0.152753
+    assert means["dirichlet(0.1) fedsam"].data.metrics[f"summary/{DEFAULT}_over_seeds"] == 0.152753
     for run in means.values():
         assert run.data.metrics[f"summary/{DEFAULT}"] in shown
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
@@ -192,21 +193,22 @@ def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> 
     write(store, CELLS, [50.0] * 12)
     before = call("status", "sweep").out, call("tables", "sweep").out
     addresses = save_view("sweep")
-    assert [*addresses][:-1] == ["means over seeds", "all runs", "means with α=0.1", "means with α=0.5"]
+    settings = [f"means with dirichlet({alpha})" for alpha in (0.1, 0.5)]
+    assert [*addresses][:-1] == ["means over seeds", "all runs", *settings]
     tags = store.client.get_experiment(store.experiment).tags
     numbers = ("", ":1", ":2", ":3")
     filters = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"])["searchFilter"] for number in numbers]
     assert [len(list(search(store.client, store.experiment, filter))) for filter in filters] == [4, 12, 2, 2]
     views = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"]) for number in numbers]
     charts = [[one["metricKey"] for one in view["compareRunCharts"] if one["type"] == "LINE"] for view in views]
-    both, ends = ["test_accuracy", "test_loss"], (" α 0.1", " α 0.5")
+    both, ends = ["test_accuracy", "test_loss"], (" dirichlet 0.1", " dirichlet 0.5")
     assert charts == [[f"{name}{end}" for name in both for end in ends] + both, [*both, "train_loss"], both, both]
     by = [[one["xaxis"]["key"] for one in view["compareRunCharts"] if one["type"] == "SCATTER"] for view in views]
-    assert by[0] == [f"α {alpha}: algorithm.name" for alpha in (0.1, 0.5)]
+    assert by[0] == [f"dirichlet {alpha}: algorithm.name" for alpha in (0.1, 0.5)]
     assert by[1:] == [["algorithm.name"]] * 3
     for run in find_means(store).values():
-        end = f" α {run.data.params['partition.alpha']}"
-        again = {name for name in run.data.metrics if "α" in name}
+        end = f" dirichlet {run.data.params['partition.alpha']}"
+        again = {name for name in run.data.metrics if "dirichlet" in name}
         assert again == {f"test_accuracy{end}", f"test_loss{end}"}, "once more, for its charts"
         assert read_curve(store, run, f"test_accuracy{end}") == read_curve(store, run) != []
     assert (call("status", "sweep").out, call("tables", "sweep").out) == before

@@ -238,10 +238,10 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
     assert page.partition("\n```yaml\n")[0].strip().split("\n\n") == [
         "What it is",
         "**Best: fedavg iid, test accuracy 85.00 %**",
-        "**Best: fedprox μ=0.1 dirichlet α=0.5, test accuracy 70.00 %**",
+        "**Best: fedprox μ=0.1 dirichlet(0.5), test accuracy 70.00 %**",
         "| method and setting | test accuracy %, round 3 | seeds |\n|---|---:|---:|\n"
         "| fedavg iid | 85.00 ± 7.07 | 2 |\n| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |\n"
-        "| fedprox μ=0.1 dirichlet α=0.5 | 70.00 | 1 |\n| fedavg dirichlet α=0.5 | 40.00 ± 0.00 | 2 |",
+        "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |\n| fedavg dirichlet(0.5) | 40.00 ± 0.00 | 2 |",
     ]
     assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""
 

@@ -29,7 +29,10 @@ from fedray.sweep.run import drive, execute
 from fedray.sweep.sweep import Sweep
 from fedray.sweep.trainable import CellTrainable
 from fedray.sweep.tune import Watchdog, get_group, make_scheduler
+from fedray.tracking.store import find_sweeps, open_store
+from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import write
 from tests.cluster.test_ray_backend import keeping
 from tests.sweep.running import SWEEP, runs, undisturbed
 
@@ -99,6 +102,16 @@ def test_told_to_stop_before_any_trial(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
     assert drive(planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["1"]))) == 130
     assert "small: 4 missing" in capsys.readouterr().out
+    forced = planning.make_plan(Sweep.model_validate(SWEEP), Options(force=True, only=["1"]))
+    cells = [cell.to_json() for cell in forced.sheet.cells.values()]
+    write(Tracker(), cells, [50], name="small")
+    assert drive(forced) == 130, "the cell has a record, of an earlier call"
+    # Meanwhile `fedray run --cell` has run two cells, whose sweep the driver closes.
+    plan = planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["2"]))
+    write(Tracker(), cells, [None, 50, 50], name="small")
+    assert drive(plan) == 0
+    sweep = find_sweeps(*open_store())["small"]
+    assert (sweep.data.tags["fedray.cells"], sweep.info.status) == ("3 finished, 1 missing", "FAILED")
 
 
 def config(**other: Any) -> RunConfig:
