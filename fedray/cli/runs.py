@@ -47,8 +47,7 @@ def print_status(
     Each cell has its hash and run; a failed one also the traceback's file.
     """
     from fedray.analysis.data.stored import estimate_left, read_started_sweep, read_sweep
-    from fedray.common.location import get_storage
-    from fedray.sweep.storage import count_kept_rounds, describe_kept, find_last_round, read_call
+    from fedray.sweep.storage import count_kept_rounds, describe_kept, find_last_round, get_traceback_file, read_call
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -105,7 +104,7 @@ def print_status(
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
             if record.run_id:
                 print(f"            run {record.run_id}")
-            traceback = get_storage() / "cells" / cell.hash / "traceback.txt"
+            traceback = get_traceback_file(cell.hash)
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
         if len(shown) < len(cells):
@@ -198,7 +197,7 @@ def remove_runs(
     Runs that another sweep shares stay; `clean` removes the files.
     """
     from fedray.common.location import refuse_unwritable_store
-    from fedray.sweep.storage import is_sweep_running
+    from fedray.sweep.storage import find_killed, get_cell_dir, is_sweep_running
     from fedray.tracking.store import find_deletable_runs, open_reader, open_store
 
     refuse_unwritable_store()
@@ -206,6 +205,11 @@ def remove_runs(
     sweep = open_reader()[0].get_run(name).data.tags.get("fedray.sweep", "") if name in runs else name
     if sweep and is_sweep_running(sweep):
         raise UserError(f"rm: the sweep {sweep} is running here; stop it first, its cells go on where they were")
+    cells = {
+        hash for hash in (what.partition(" ")[0] for what in runs.values()) if hash and get_cell_dir(hash).is_dir()
+    }
+    if held := cells - find_killed(cells):
+        raise UserError(f"rm: the cell {min(held)} is running here; stop it first, it goes on where it was")
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     counted = format_count(len(runs), "run")
     of_cell = Counter(runs.values())

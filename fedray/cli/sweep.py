@@ -136,7 +136,9 @@ class SweepRequest:
         walls = list[float | None]()
         room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         changes = [part for one in self.set_ or () for part in ("--set", one)]
-        file = shlex.join([str(self.file), *changes])
+        of_file = any(key.partition(".")[0] in type(sweep).model_fields for key in parse_assignments(self.set_))
+        others = self.smoke or of_file or (sweep.tune is not None and sweep.tune.blocks)  # than `run --cell` numbers
+        file = "" if others else shlex.join([str(self.file), *changes])
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
                 numbered = {n: run for n, (run, _) in list_distinct(one, self.only or ()).items()}
@@ -153,6 +155,7 @@ class SweepRequest:
                     file, numbered, room or here, seconds, self.seconds_per_round, start, self.max_concurrent
                 )
             )
+            file = ""  # `run --cell` numbers the first stage
         if self.nodes and math.inf in walls:
             raise UserError(f"{source}: not all cells fit on these nodes, so that the sweep would not start")
         if self.nodes:

@@ -198,7 +198,7 @@ def _get_directory() -> Path:
 
 def get_patience() -> float:
     """Return the seconds to wait at the end for a store that cannot be reached. Raises UserError if not a number."""
-    text = os.environ.get("FEDRAY_STORE_PATIENCE", str(OUTAGE))
+    text = os.environ.get("FEDRAY_STORE_PATIENCE") or str(OUTAGE)
     try:
         seconds = float(text)
     except ValueError:

@@ -118,10 +118,10 @@ def print_forecast(
 
     Return the seconds of wall clock: None if they are not known, infinite if a cell does not fit.
 
-    file: as `fedray run` takes it, with its changes. numbered: cell number -> run. nodes: resources of each node, the
-    same for all. seconds: of each cell with one actor. per_round: seconds of a round of the cell with the most
-    gradients in it. start: seconds until the first cell begins. None if unknown. most: largest number of cells at a
-    time.
+    file: as `fedray run` takes it, with its changes; empty if `--cell` numbers others. numbered: cell number -> run.
+    nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
+    of the cell with the most gradients in it. start: seconds until the first cell begins. None if unknown. most:
+    largest number of cells at a time.
     """
     import torch
 
@@ -198,12 +198,12 @@ def print_forecast(
             console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}{enough}")
     if len(cells) < len(fitting):
         size = runs[slowest].training.batch_size  # for those who know a GPU's samples per second
+        shown = f"`fedray run {file} --cell {cell} --set training.rounds=3 --no-track` prints it, of " if file else ""
         of = "all of a client's samples" if size == "full" else format_count(size, "sample")
         computes = f", with {work[slowest]:,.0f} gradients of {of} in a round" if work[slowest] else ""
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
-            f"(`fedray run {file} --cell {cell} --set training.rounds=3 --no-track` prints it, of "
-            f"{method}, the slowest method{computes}); --nodes takes --seconds-per-round"
+            f"({shown}{method}, the slowest method{computes}); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
         on_gpus = {run.runtime for run, *_ in fitting if run.runtime.gpus_per_actor}

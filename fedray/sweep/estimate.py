@@ -76,7 +76,7 @@ def get_facts(run: RunConfig) -> Published | None:
     known = run.data.get_expected()
     if known is not None and known.train is not None and known.test is not None:
         return known
-    return _count_data(json.dumps(run.data.list_options() | {"validation": None}))
+    return _count_data(json.dumps(run.data.list_loading_options()))
 
 
 @cache

@@ -166,6 +166,7 @@ def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, tuple[R
     runs, labels = dict[str, RunConfig](), dict[str, str]()
     for _, run, name in label_points(sweep):
         written = run.resolve() | {"runtime": run.runtime.list_identity_entries()}
+        written["training"]["channels_last"] = run.channels_last
         key = json.dumps(written, sort_keys=True)
         runs.setdefault(key, run)
         labels.setdefault(key, name(key))
@@ -265,7 +266,7 @@ class Plan:
         problems: the cells' data.
         points: each configuration as written, in the file's order, and its cell's hash.
         options: how this call runs them.
-        chosen: hashes of the cells that this call may run; None for all.
+        chosen: hashes of the cells that this call may run.
         unlisted: number of finished cells in MLflow that ran under this sweep's name and are not in the sheet.
         folder: the working folder; relative paths mean this one.
     """

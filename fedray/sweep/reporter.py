@@ -31,7 +31,14 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import describe_kept, get_cell_dir, make_cell_dir, note_first_cell, refuse_moved
+from fedray.sweep.storage import (
+    describe_kept,
+    get_cell_dir,
+    get_traceback_file,
+    make_cell_dir,
+    note_first_cell,
+    refuse_moved,
+)
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
@@ -283,7 +290,7 @@ class TuneReporter(OfThisCall, tune.Callback):
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
         """Write a traceback next to the cell's checkpoints, and return how the line of its outcome names the file."""
-        path = get_cell_dir(cell.hash) / "traceback.txt"
+        path = get_traceback_file(cell.hash)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(redact(traceback), encoding="utf-8")

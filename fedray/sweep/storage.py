@@ -164,11 +164,20 @@ def get_cell_dir(hash: str) -> Path:
 
 
 def make_cell_dir(hash: str) -> Path:
-    """Make the folder of a cell, before the store says that it runs: so it is known as killed if it is."""
+    """Make the folder of a cell, before the store says that it runs: so it is known as killed if it is.
+
+    What an earlier failure left there goes.
+    """
     directory = get_cell_dir(hash)
     with contextlib.suppress(OSError):  # a full disk: its first checkpoint says so
         directory.mkdir(parents=True, exist_ok=True)
+        get_traceback_file(hash).unlink(missing_ok=True)
     return directory
+
+
+def get_traceback_file(hash: str) -> Path:
+    """Return the file of the traceback with which a cell has failed last."""
+    return get_cell_dir(hash) / "traceback.txt"
 
 
 def get_cell_locks_file() -> Path:

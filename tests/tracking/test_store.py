@@ -28,13 +28,14 @@ from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError
 from fedray.common.process import ending
-from fedray.sweep.storage import lock_sweep
+from fedray.sweep.storage import OFFSETS, get_cell_locks_file, lock_sweep, make_cell_dir
 from fedray.tracking import outbox, store
 from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.outbox import LONGEST, CellRun, Outbox
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, FINISHED, SMALL, cell, history, sheet, write, write_run
+from tests.cli.test_runs import held_elsewhere
 from tests.conftest import Call, use_store
 from tests.tracking.proxy import Dying, Killed
 
@@ -71,6 +72,8 @@ def test_a_patience_that_is_no_number_of_seconds_is_refused(text: str, monkeypat
     monkeypatch.setenv("FEDRAY_STORE_PATIENCE", text)
     with pytest.raises(UserError, match=r"FEDRAY_STORE_PATIENCE: found .*; expected a number of seconds, 0 or more"):
         location.refuse_unwritable_store()
+    monkeypatch.setenv("FEDRAY_STORE_PATIENCE", "")
+    assert location.get_patience() == location.OUTAGE
 
 
 def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +346,7 @@ def test_artefacts_needing_a_library(address: str, module: str, project: Path, m
 
 
 def test_rm_leaves_a_running_sweep_alone(project: Path, call: Call) -> None:
-    """By its name, and by a run of it."""
+    """By its name, and by a run of it; also while `fedray run --cell` trains, which closes no sweep that is gone."""
     write(Tracker(), [ONE.to_json()], [history(50)])
     (run,) = store.find_runs(*store.open_store(), [ONE.hash])
     for argument in ("sweep", run.info.run_id):
@@ -351,7 +354,14 @@ def test_rm_leaves_a_running_sweep_alone(project: Path, call: Call) -> None:
             code, out, err = call("rm", argument, "--yes")
         assert (code, out) == (2, "")
         assert err.startswith("fedray: rm: the sweep sweep is running here; stop it first")
-    assert call("rm", "sweep", "--yes").code == 0
+        make_cell_dir(ONE.hash)
+        get_cell_locks_file().parent.mkdir(exist_ok=True)
+        with held_elsewhere(get_cell_locks_file(), int(ONE.hash, 16) % OFFSETS):
+            assert call("rm", argument, "--yes").refused.startswith(f"fedray: rm: the cell {ONE.hash} is running here")
+    client, experiment = store.open_store()
+    client.delete_run(store.find_sweeps(client, experiment)["sweep"].info.run_id)
+    Tracker().close_whole_sweep(sheet("sweep", [ONE.to_json()]))
+    assert call("rm", run.info.run_id, "--yes").code == 0
 
 
 class Store:

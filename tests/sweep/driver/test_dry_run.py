@@ -186,6 +186,10 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     unfit = "0.25 GPU each: they do not fit; there is no GPU (--nodes, --gpus-per-node); or lower runtime."
     assert out.count(unfit) == 2
     assert not any(text in out for text in ("sbatch", "wall clock"))
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
+    assert out.count("they will run (fedsam, the slowest method") == 1, "`run --cell` has no cells of the final stage"
+    assert out.count("they will run (`fedray run sweep.yaml --cell 3 ") == 1
+    assert "`fedray run" not in call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--set", "samples=1").done
     cells = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "runtime.cpus_per_actor": 20}]
     write_sweep(cases={"a": cells}, grid={"seed": [0, 1]})
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--gpus-per-node", "1")

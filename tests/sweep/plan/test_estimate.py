@@ -83,9 +83,12 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
 
 
 def test_cells_are_numbered_alike_with_and_without_data() -> None:
-    """Threads are part of a cell, actors are not."""
-    for key, count in (("runtime.threads", 2), ("runtime.actors", 1)):
-        asked = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": {key: [1, 2]}})
+    """Threads are part of a cell, actors are not, and the default is no second cell."""
+    for key, values, count in (
+        *(("runtime.threads", [1, 2], 2), ("runtime.actors", [1, 2], 1)),
+        ("training.channels_last", [None, False], 1),
+    ):
+        asked = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": {key: values}})
         assert len(list_distinct(asked)) == len(make_sheet(asked, Problems())[0].cells) == count
 
 

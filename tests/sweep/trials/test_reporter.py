@@ -27,7 +27,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.reporter import Progress, TuneReporter
 from fedray.sweep.session import Writer
-from fedray.sweep.storage import get_cell_dir
+from fedray.sweep.storage import get_cell_dir, get_traceback_file
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.outbox import CellRun
 from tests import small
@@ -189,7 +189,11 @@ def test_a_trial_whose_process_never_came_up_fails_alone() -> None:
     sink.close_rest()
     assert told.calls == ["open with its split"] * 2 + ["close failed with 0 rows", "close finished with 1 rows"]
     assert sink.progress.outcomes == {listed[0].hash: "failed", listed[1].hash: "finished"}
-    assert (get_cell_dir(listed[0].hash) / "traceback.txt").exists()
+    assert get_traceback_file(listed[0].hash).exists()
+    again, (first, _), _ = made(Told(), released.append)
+    again.on_trial_start(0, [], first)
+    assert not get_traceback_file(listed[0].hash).exists(), "it is not that of the next failure"
+    again.close_rest()
 
 
 GONE = "died again and again; if memory ran out, take a smaller --max-concurrent"
