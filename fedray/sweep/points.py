@@ -4,15 +4,14 @@ A value of one method is a list in an entry, a case's own `grid`, or a key of th
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from fedray.cells.cell import get_dotted
-from fedray.common.errors import UserError, find_nearest, truncate_repr
-from fedray.components.base import Checked, describe, describe_owners
+from fedray.common.errors import UserError, truncate_repr
+from fedray.components.base import Checked
 from fedray.sweep.space import Space
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
@@ -124,7 +123,7 @@ class Points:
                 names[key][has_option(config, key)][name] = None
         for key, each in names.items():
             if len(each[False]) > 1 and not each[True]:
-                raise UserError(f"{key}: none of {', '.join(each[False])} has it{_suggest_option(key, each[False])}")
+                raise UserError(f"{key}: none of {', '.join(each[False])} has it")
         return {key: ([*each[True]], [*each[False]]) for key, each in names.items() if each[True] and each[False]}
 
     def refuse_varied(self) -> None:
@@ -143,22 +142,6 @@ class Points:
                 for name in searched:
                     if name == key or is_inside(name, key) or key.startswith(f"{name}."):
                         raise UserError(f"{change.name_key(key)}: search.{name} draws it; set search.{name}")
-
-
-def _suggest_option(key: str, names: Iterable[str]) -> str:
-    """Return the end of a message with the option of these components that the key nearly names; empty for none."""
-    section, _, option = key.partition(".")
-    having: dict[str, list[str]] = {}
-    for name in names:
-        kind = _find_kind(section, name)
-        for one in kind.model_fields if kind is not None else ():
-            having.setdefault(one, []).append(name)
-    if near := find_nearest(option, having):
-        return f"; did you mean {section}.{near}, of {', '.join(having[near])}?"
-    from fedray.config import COMPONENTS as REGISTRIES  # here: as in `_find_kind`
-
-    every = REGISTRIES[section][0]
-    return describe_owners(option, [name for name, kind in every.items() if option in kind.model_fields])
 
 
 def is_inside(key: str, section: str) -> bool:
@@ -229,27 +212,6 @@ def has_option(config: Mapping[str, Any], key: str) -> bool:
     if kind is None or kind.model_config.get("extra") == "allow":
         return True
     return option.partition(".")[0] in {field.alias or name for name, field in kind.model_fields.items()} | {"name"}
-
-
-def describe_refusal(config: Mapping[str, Any], key: str, value: Any) -> str:
-    """Return what an option of a section allows if it refuses this value; empty if it takes it or is not known here."""
-    section, _, option = key.partition(".")
-    kind = _find_kind(section, config.get(section))
-    fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
-    if kind is None or option not in fields:
-        return ""
-    try:
-        _make_validator(kind, option).validate_python(value)
-    except ValidationError as error:
-        return str(describe(error, key)).partition("; ")[2]
-    return ""
-
-
-@cache
-def _make_validator(kind: type[BaseModel], option: str) -> TypeAdapter[Any]:
-    """Return what checks one option's type and bounds."""
-    field = next(field for name, field in kind.model_fields.items() if option == (field.alias or name))
-    return TypeAdapter(field.rebuild_annotation())
 
 
 def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:

@@ -24,13 +24,12 @@ from fedray.sweep.points import (
     Axes,
     Change,
     Points,
-    describe_refusal,
     expand_case,
     expand_entries,
     list_leaves,
     refuse_name,
 )
-from fedray.sweep.space import DISTRIBUTIONS, Searcher, Space, check_space, format_range
+from fedray.sweep.space import Searcher, Space, check_space
 
 MEANT = {
     **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),
@@ -330,20 +329,6 @@ class Sweep(Checked):
             raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
         return self
 
-    @model_validator(mode="after")
-    def _check_ranges(self) -> Self:
-        """Refuse a range that reaches beyond what its key allows; an end itself is never drawn, or hardly ever."""
-        searched = ((config, *one) for config, space in self.points for one in space.items()) if self.spaces else ()
-        drawn = {section for space in self.spaces for section in space if section in COMPONENTS}
-        for config, key, distribution in searched:
-            if key.partition(".")[0] in drawn:
-                continue
-            ((kind, arguments),) = distribution.items()
-            for quantile in () if kind == "choice" else (1e-4, 1 - 1e-4):
-                if allowed := describe_refusal(config, key, DISTRIBUTIONS[kind](quantile, *arguments)):
-                    raise UserError(f"search.{key}: found {format_range(distribution)}; {allowed}")
-        return self
-
     @classmethod
     def suggest(cls, above: str, key: str) -> str:
         if above or key in MEANT:
@@ -436,10 +421,10 @@ class Sweep(Checked):
         """Return a copy with other values, as `fedray sweep --set` gives them: dotted key -> value.
 
         A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs (`points.Change`), one of the
-        file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file; `search.KEY` also in the `search` of
-        each case that has the key. Unless `name` is among the changes, the copy has a name of its own,
-        `NAME-KEY-VALUE...`, so that its results are not confused with the unchanged file's; `runtime` changes none.
-        Raises UserError if the grid or the search varies a key.
+        file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file. Unless `name` is among the changes,
+        the copy has a name of its own, `NAME-KEY-VALUE...`, so that its results are not confused with the unchanged
+        file's; `runtime` changes none.
+        Raises UserError if the grid or the search varies a key, or a case searches it.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words, of_runs = [self.name], dict[str, Any]()
@@ -450,7 +435,9 @@ class Sweep(Checked):
             elif key.partition(".")[0] == "smoke":
                 raise UserError(f"--set {key}: set the key itself; with --smoke it is set in the small version")
             elif key.startswith("search."):
-                document = _with_distribution(document, key.removeprefix("search."), value)
+                if any(key[7:] in case.get("search", {}) for axis in self.cases.values() for case in axis):
+                    raise UserError(f"--set {key}: a case has a search of it, which only the file can change")
+                document = _with_file_key(document, key, value, f"--set {key}")
             else:
                 document = _with_file_key(document, key, value, f"--set {key}")
             words += [] if key.partition(".")[0] == "runtime" else [key, re.sub("^-", "minus", str(value))]
@@ -476,21 +463,6 @@ class Sweep(Checked):
             f"grid.{key}": [{key: value} for value in values] for key, values in self.grid.items()
         }
         return Points(self.base, axes, self.search, self.changes)
-
-
-def _with_distribution(document: Mapping[str, Any], key: str, distribution: Any) -> dict[str, Any]:
-    """Return a document with another distribution of a key wherever it is searched; in `search` if it is nowhere."""
-    axes, common = document.get("cases", {}), document.get("search", {})
-    in_cases = any(key in case.get("search", {}) for axis in axes.values() for case in axis)
-    changed = {
-        name: [
-            case | {"search": case["search"] | {key: distribution}} if key in case.get("search", {}) else case
-            for case in axis
-        ]
-        for name, axis in axes.items()
-    }
-    searched = {"search": common | {key: distribution}} if key in common or not in_cases else {}
-    return {**document, **({"cases": changed} if in_cases else {}), **searched}
 
 
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:

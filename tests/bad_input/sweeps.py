@@ -31,8 +31,7 @@ WORDS: dict[str, str] = {
     "case gives algorithm.rho, too; leave one out",
     "cases: [{grid: {search: [{}]}}]": "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in…",
     "grid: {algorithm: [fedavg], algorithm.rho: [0.1]}": "algorithm.rho: fedavg has no options; 'rho' belongs to…",
-    "grid: {algorithm: [fedavg, fedsam], algorithm.roh: [0.1]}": "algorithm.roh: none of fedavg, fedsam has it; did "
-    "you mean algorithm.rho, of fedsam?",
+    "grid: {algorithm: [fedavg, fedsam], algorithm.roh: [0.1]}": "algorithm.roh: none of fedavg, fedsam has it",
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'",
     "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {name: "
     "dirichlet, alpha: [0.1, 0.5]}",
@@ -55,8 +54,7 @@ WORDS: dict[str, str] = {
     "'loguniform'? valid: choice, loguniform, randint, uniform",
     "search: {seed: {choice: [1], randint: [0, 3]}}": "search.seed: one distribution is required, found ['choice', "
     "'randint']",
-    "search: {training.lr_decay: {uniform: [0.5, 2]}}": "search.training.lr_decay: found [0.5, 2]; input should be "
-    "less than or equal to 1",
+    "search: {training.lr_decay: {uniform: [0.5, 2]}}": "training.lr_decay: found…",
     "scheduler: asha": "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold…",
     "scheduler: {name: median, metric: test_accuracy, factor: 2}": "scheduler.factor: belongs to asha; median has none",
     "stop: {validation_accuracy: 90}": "stop.validation_accuracy: the cells have no `data.validation`",

@@ -327,9 +327,8 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     chosen = {"choice": [0.15]}
     assert parsed.with_overrides({"search.training.lr": chosen}).search == {"training.lr": chosen}
     of_case = Sweep.parse({"name": "x", "base": BASE, "cases": [{}, {"search": more["search"]}]})
-    changed = of_case.with_overrides({"search.training.lr": chosen})
-    assert changed.cases == {"cases": [{}, {"search": {"training.lr": chosen}}]}
-    assert not changed.search
+    with pytest.raises(UserError, match=r"--set search\.training\.lr: a case has a search of it"):
+        of_case.with_overrides({"search.training.lr": chosen})
 
 
 def test_a_file_in_the_store_is_written_as_people_read_it() -> None:
