@@ -1,12 +1,10 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
-import contextlib
 import io
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +115,6 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def is_yaml(name: Path | str) -> bool:
     """Return True if a name ends like that of a YAML file."""
     return str(name).endswith((".yaml", ".yml"))
-
-
-def iter_names(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the YAML files of a folder that have a `name`, as a sweep's file has, and the name."""
-    for path in filter(is_yaml, sorted(folder.glob("*.y*ml"))):
-        with contextlib.suppress(OSError):
-            text = read_file(path, LARGEST).decode(errors="replace")
-            if found := re.search(r"^name:[ \t]+(['\"]?)([\w./-]+)\1[ \t\r]*(#.*)?$", text, re.MULTILINE):
-                yield path, found[2]
 
 
 def parse_yaml(text: str, name: str) -> Any:

@@ -15,7 +15,7 @@ from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
-from fedray.tracking.store import is_recorded, read_records
+from fedray.tracking.store import read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,12 +130,7 @@ class Session:
         self.parent = self.tracker.open_sweep(self.plan.sheet)
 
     def close(self) -> None:
-        """Let the writer end the sweep's run, and wait until everything has arrived in the store.
-
-        A call that had nothing to do leaves a store that already says so as it is, without importing MLflow.
-        """
-        if not self._asked and is_recorded(self.plan.sheet):
-            return
+        """Let the writer end the sweep's run, and wait until everything has arrived in the store."""
         self.open()
         self.writer.ask(self._close)
 

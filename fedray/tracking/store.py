@@ -24,7 +24,7 @@ from fedray.cells.status import SUPERSEDED, Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError, format_count, join_lines, redact, unknown, warn_once
 from fedray.common.whole_files import lock_folder
-from fedray.common.yaml_files import is_yaml, iter_names
+from fedray.common.yaml_files import is_yaml
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -321,19 +321,6 @@ def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
     return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode(errors="replace")
 
 
-def is_recorded(sheet: Sheet) -> bool:
-    """Return True if a sweep's own run already is what `Tracker.open_sweep` and `close_sweep` would make of it."""
-    try:
-        client, experiment = open_reader()
-    except NotStored:
-        return False
-    run = find_sweeps(client, experiment).get(sheet.name)
-    if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(sheet.counts):
-        return False
-    stored, cells = ([cell.to_json() for cell in of.values()] for of in (read_cells(client, run), sheet.cells))
-    return bool(stored == json.loads(json.dumps(cells))) and read_sweep_file(client, run) == sheet.file
-
-
 def format_counts(counts: Mapping[Status, int]) -> str:
     """Return the tag of a sweep's run that counts its cells: `1 diverged, 27 finished`."""
     return ", ".join(f"{number} {status}" for status, number in sorted(counts.items()) if number)
@@ -512,18 +499,13 @@ def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool
 
 def describe_unknown_sweep(name: str, known: Iterable[str]) -> UserError:
     """Return the error for a sweep that the store does not know, or for a file's name in place of a sweep's."""
-    names, meant = set(known), ""
+    names = set(known)
     if is_yaml(name):
         here = ", ".join(sorted(names)) or "none"
         return UserError(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
-    for path, own in iter_names(Path()):
-        if name in (path.stem, own):
-            if own not in names:
-                return UserError(f"sweep: {own!r} of {path} has no run in this store; `fedray sweep {path}` runs it")
-            meant = repr(own)
     if not names:
         return UserError(f"sweep: {name!r} is not in this store, which holds no sweep at all")
-    return unknown("sweep", name, names, "`fedray status`", meant)
+    return unknown("sweep", name, names, "`fedray status`")
 
 
 def read_stored_sweep(name: str) -> Sheet:

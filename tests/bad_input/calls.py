@@ -105,16 +105,4 @@ CASES: dict[str, Case] = {
         "FEDRAY_STORAGE: cannot write {here}/.fedray: Not a directory; set it to a directory that can be written",
         prepare=put(".fedray", ""),
     ),
-    # Tables and figures
-    **{
-        f"tables {name} of a file {line[:20]}": Case(
-            ["tables", name],
-            f"sweep: {line}",
-            lambda here, file=file, own=own: [stored(here), put(file, f"name: {own}  # mine\nbase: {{}}\n")(here)],
-        )
-        for name, file, own, line in (
-            ("min", "min.yaml", "min", "'min' of min.yaml has no run in this store; `fedray sweep min.yaml` runs it"),
-            ("min", "min.yaml", "sweep", "unknown name 'min'; did you mean 'sweep'? valid: sweep"),
-        )
-    },
 }

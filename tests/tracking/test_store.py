@@ -12,7 +12,6 @@ import threading
 import time
 import unittest.mock
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -519,7 +518,6 @@ def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, mo
     assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
     # Its driver may have been killed: the next call ends it.
     tracker.open_sweep(sheet("sweep", CELLS, file=FILE))
-    assert not store.is_recorded(sheet("sweep", CELLS, file=FILE))
     # An experiment of a SQLite store can have its artefacts on a server: there are no files to read here.
     tracker.client.create_experiment("elsewhere", "mlflow-artifacts:/elsewhere")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "elsewhere")
@@ -532,23 +530,3 @@ def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, mo
 
 FILE = "name: sweep  # α\n"
 COUNTS = {Status.FINISHED: 2, Status.FAILED: 1, Status.MISSING: 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "cells", "file", "counts", "same"),
-    [
-        ("sweep", CELLS, FILE, COUNTS, True),
-        ("sweep", CELLS[:3], FILE, COUNTS, False),
-        ("sweep", [{**CELLS[0], "names": {"fedavg": "FedAvg"}}, *CELLS[1:]], FILE, COUNTS, False),
-        ("sweep", CELLS, "name: sweep\n", COUNTS, False),
-        ("sweep", CELLS, FILE, {Status.FINISHED: 4}, False),
-        ("other", CELLS, FILE, COUNTS, False),
-    ],
-)
-def test_a_sweep_is_recorded_if_nothing_would_change(
-    tracker: Tracker, name: str, cells: list[dict[str, Any]], file: str, counts: Mapping[Status, int], same: bool
-) -> None:
-    listed = sheet(name, cells, file=file)
-    statuses = [status for status, count in counts.items() for _ in range(count)]
-    listed.records.update({hash: Record(Ending(one)) for hash, one in zip(listed.cells, statuses, strict=False)})
-    assert store.is_recorded(listed) == same
