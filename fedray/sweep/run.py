@@ -13,7 +13,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
-from fedray.common.errors import UserError, escape, format_count, name_place
+from fedray.common.errors import escape, format_count, name_place
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.sweep import plan as planning
 from fedray.sweep import storage
@@ -21,7 +21,6 @@ from fedray.sweep.plan import Options, Plan
 from fedray.sweep.session import Session, Writer
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.mirrors import refuse_missing_extras
-from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
@@ -134,14 +133,5 @@ def _run_until_done(session: Session, cells: Sequence[Cell]) -> None:
 
 
 def describe_elsewhere(session: Session) -> str:
-    """Return the number of cells that are left to other processes, and the running sweeps of this store with them."""
-    name, left = session.plan.sweep.name, session.left
-    try:
-        client, experiment = open_reader()
-        others = {one: run for one, run in find_sweeps(client, experiment).items() if one != name}
-        running = {one: run for one, run in others.items() if storage.is_sweep_running(one)}
-        having = [one for one, run in running.items() if left & read_cells(client, run).keys()]
-    except UserError:  # there is no store yet, or it cannot be reached
-        having = []
-    who = " and ".join(f"the sweep {one}" for one in having) or "another process"
-    return f"{name}: {format_count(len(left), 'cell')} being run by {who}"
+    """Return the number of cells that are left to other processes."""
+    return f"{session.plan.sweep.name}: {format_count(len(session.left), 'cell')} being run by another process"

@@ -18,7 +18,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.record import Record, Rows
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import STOP, Ending, Status, describe_error
-from fedray.common.errors import Diverged, UserError, truncate_repr
+from fedray.common.errors import Diverged, UserError, name_place, truncate_repr
 from fedray.common.process import count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.common.progress import Moved, describe_resumption, show_bar
 from fedray.components.identity import hash_of
@@ -73,11 +73,8 @@ def load_cell(
     else:
         written = dict(document)
     point = apply_draw(written, changes)
-    try:
+    with name_place(f"{file}{' with --set' * bool(changes)}{' with --backend' * (backend is not None)}"):
         run = RunConfig.parse(point if backend is None else with_key(point, "runtime.backend", backend))
-    except UserError as error:
-        source = "--backend" if _is_valid(point) else "--set" if _is_valid(written) else file
-        raise UserError(f"{source}: {error}") from None
     cell = problems.make_cell(run, lambda _: make_label(point, run))
     if listed is not None:
         same = listed.cells.get(cell.hash)
@@ -85,15 +82,6 @@ def load_cell(
     problem = problems.get_problem(cell)
     problem.build_network("cpu")  # before anything is written
     return cell, problem, listed
-
-
-def _is_valid(point: Mapping[str, Any]) -> bool:
-    """Return True if a configuration can be parsed; then a mistake must be in the changes to it."""
-    try:
-        RunConfig.parse(point)
-    except UserError:
-        return False
-    return True
 
 
 def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, Any], Sheet]:

@@ -54,10 +54,10 @@ ARRAYS: dict[str, dict[str, Any]] = {
 
 CHANGES: dict[str, str] = {
     "data={name: npz, path: data.npz}": "data.path: data.npz does not exist",
-    "data={name: npz, path: x.npz, preset: fedsol}": "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; "
-    "'fedsol' belongs to mnist, cifar10, …",
+    "data={name: npz, path: x.npz, preset: fedsol}": "run.yaml with --set: data.preset of npz: unknown name 'fedsol'; "
+    "valid: plain; 'fedsol' belongs to mnist, cifar10, …",
     "model.init=none.pt": "model.init: none.pt does not exist",
-    "data.augment=[flip, crop]": "--set: data.augment: found crop; it needs a number: {crop: 4}",
+    "data.augment=[flip, crop]": "run.yaml with --set: data.augment: found crop; it needs a number: {crop: 4}",
     "data.mean=[0.1, 0.2]": "data.mean: found 2 means and 1 stds; the images have 1 channels",
 }
 """What --set changes -> what is said about it."""

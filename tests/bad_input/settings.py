@@ -39,21 +39,21 @@ VALUES: dict[str, str] = {
 """Value of a setting -> what is said about it."""
 
 CHANGES: dict[str, str] = {
-    "evaluation.personal={epochs: five}": "--set: evaluation.personal.epochs: found 'five'; input should be an integer "
-    "or a list",
-    "training.learning_rate=1": "--set: training: unknown name 'learning_rate';…",
-    "algorithm=fed_sam": "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…",
-    "partition={name: dirichlet}": "--set: partition.alpha is required",
-    "data={name: synthetic, train_samples: 1000000000000}": "--set: data.train_samples: samples and shape ask for "
-    "3.07e+15 values; at most 4e+09 are allowed",
+    "evaluation.personal={epochs: five}": "run.yaml with --set: evaluation.personal.epochs: found 'five'; input should "
+    "be an integer or a list",
+    "training.learning_rate=1": "run.yaml with --set: training: unknown name 'learning_rate';…",
+    "algorithm=fed_sam": "run.yaml with --set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…",
+    "partition={name: dirichlet}": "run.yaml with --set: partition.alpha is required",
+    "data={name: synthetic, train_samples: 1000000000000}": "run.yaml with --set: data.train_samples: samples and "
+    "shape ask for 3.07e+15 values; at most 4e+09 are allowed",
     "seed=010": "--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string",
     "seed=1:30": "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it…",
-    "algorithm={rho: 1}": "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…",
+    "algorithm={rho: 1}": "run.yaml with --set: algorithm.name is required: found algorithm.rho without it; `fedray…",
     "runtime.device=cuda": "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu",
     "model.hidden=[10000000000000]": "model: mlp cannot be built: RuntimeError: [enforce fail…",
     "partition=natural": "partition.name: data digits have no natural clients (client_train)",
     "model={name: mlp, hidden: [8], lora: {}, freeze: [body]}": "model.freeze: found body; the adapters of model.lora…",
-    "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: ModuleNotFound…",
+    "algorithm=nowhere:X": "run.yaml with --set: algorithm.name: 'nowhere:X' cannot be imported: ModuleNotFound…",
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
     "=1": "--set: found '=1'; KEY=VALUE is required",
     "training.lr=[1": "--set training.lr: line 1, column 3: is not YAML: expected ',' or ']', but got '<stream end>'",
@@ -61,6 +61,7 @@ CHANGES: dict[str, str] = {
 }
 """What --set changes -> what is said about it."""
 
+SET = "run.yaml with --set"
 OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclass WSAM(Algorithm):\n    pass\n")
 WAYS: dict[str, str] = {
     "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
@@ -73,10 +74,10 @@ WAYS: dict[str, str] = {
 
 CASES: dict[str, Case] = {
     **{change: run(line, change) for change, line in CHANGES.items()},
-    **{change[:40]: run(f"--set: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
-    **{way: run(f"--set: {way.partition('=')[0]}.name: {said}", way, prepare=OWN) for way, said in WAYS.items()},
+    **{change[:40]: run(f"{SET}: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
+    **{way: run(f"{SET}: {way.partition('=')[0]}.name: {said}", way, prepare=OWN) for way, said in WAYS.items()},
     "both kinds of own test samples": run(
-        "--set: evaluation.personal.split: found share; with data.test clients have test samples already",
+        "run.yaml with --set: evaluation.personal.split: found share; with data.test clients have test samples already",
         "data={name: digits, test: {from: clients}}",
         "evaluation.personal={split: share}",
     ),
@@ -99,12 +100,13 @@ CASES: dict[str, Case] = {
         "partition.alpha=0.01",
     ),
     "plug-in that exits": run(
-        "--set: algorithm.name: 'leaving_plugin:X' cannot be imported: SystemExit: 0",
+        "run.yaml with --set: algorithm.name: 'leaving_plugin:X' cannot be imported: SystemExit: 0",
         "algorithm=leaving_plugin:X",
         prepare=put("leaving_plugin.py", "import sys\nsys.exit(0)\n"),
     ),
     "plug-in that raises": run(
-        "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
+        "run.yaml with --set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by "
+        "zero",
         "algorithm=broken_plugin:X",
         prepare=put("broken_plugin.py", "1 / 0\n"),
     ),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,7 +20,6 @@ import yaml
 from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
-from fedray.sweep.run import describe_elsewhere
 from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
 from fedray.tracking.tracker import Tracker
@@ -194,19 +192,6 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
     assert cut == line
     assert first == "sweep: 4 cells, 3 finished (2 of them not yet in MLflow), 1 running; running now"
     assert line == f"running     {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4"
-
-
-def test_a_sweep_that_waits_says_which_other_one_has_its_cells(store: Tracker) -> None:
-    """Two of three cells are left to others: of the sweeps that list them, the one that runs is named."""
-    cells = [hashed(seed) for seed in range(3)]
-    write(store, cells, [50, None, None], name="small")
-    write(store, cells[1:], [], name="first")
-    write(store, cells[1:], [], name="idle")
-    plan = SimpleNamespace(sweep=SimpleNamespace(name="small"))
-    session: Any = SimpleNamespace(plan=plan, left={cell["hash"] for cell in cells[1:]})
-    assert describe_elsewhere(session) == "small: 2 cells being run by another process"
-    with lock_sweep("first"):
-        assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
 
 
 def test_rm_leaves_what_another_sweep_shares(store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
