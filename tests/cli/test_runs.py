@@ -340,7 +340,7 @@ def test_clean_never_touches_what_runs_nor_by_name_another_sweep(store: Tracker,
 
 def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Tracker, call: Call) -> None:
     """Three cells finished; then the file kept one, had a new one, and another sweep took over one. The one that is
-    left, and no other, is told by the plan, status, tables and compare, and goes with --unlisted."""
+    left, and no other, is told by the plan, status and tables, and goes with --unlisted."""
     kept, gone, shared, new = (cell(FEDAVG, 0.1, seed) for seed in range(4))
     write(store, [kept, gone, shared], [50, 60, 70])
     assert "of this name" not in call("status", "sweep").out
@@ -353,7 +353,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Track
     assert "sweep: 2 finished cells of this name are not among these" in call("sweep", "f.yaml", "--dry-run").out
     write(store, [kept, new], [None, 80])
     said = "sweep: 1 finished cell of this name is not among these; tables leave them out: the file, a plug-in's "
-    for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
+    for command in (("status", "sweep"), ("tables", "sweep")):
         assert said in call(*command).out, command
     deleted = f"deletes {gone['hash']}  {gone['label']}\nsweep: 1 run deleted\n"
     assert call("rm", "sweep", "--unlisted", "--yes").out == deleted
