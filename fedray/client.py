@@ -84,7 +84,7 @@ class LocalClient(Client):
     method's numbers of a round come in `message`. shares: the parameters that `shared_update` holds. shuffle: whether a
     pass over its samples (`batches`) is in random order, otherwise in their own order. passes: how often it has called
     grad or grad_with (`gradients`), full_grad (`full_gradients`), predict (`predictions`) and shard
-    (`full_predictions`). stepped_state: the state that its steps had, once `upload` may have changed it.
+    (`full_predictions`). stepped: a copy from before `upload`, for probes.
     """
 
     id: int
@@ -106,7 +106,7 @@ class LocalClient(Client):
         self._in_loss = self._in_second = self.in_step = False
         self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
-        self.stepped_state = self.state
+        self.stepped: LocalClient | None = None
 
     @cached_property
     def second(self) -> "LocalSecondModel":
@@ -375,9 +375,9 @@ class LocalSecondModel(SecondModel):
 
     def copy(self, c: LocalClient) -> "LocalSecondModel":
         """Return the second model of a copy of the client."""
-        twin, descent, rule = copy.copy(self), copy.copy(self._descent), copy.copy(self._descent.rule)
-        twin._c, twin._now, twin._descent = c, replace(self._now), descent
-        descent.rule, rule.state = rule, Vectors(rule.state)
+        twin = copy.copy(self)
+        twin._c, twin._now, twin._descent = c, replace(self._now), copy.copy(self._descent)
+        twin._descent.rule = copy.deepcopy(self._descent.rule)
         return twin
 
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:

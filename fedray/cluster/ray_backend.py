@@ -25,7 +25,7 @@ from fedray.cluster.object_states import (
     pack,
     unpack,
 )
-from fedray.cluster.timeouts import CallTimeouts, Heartbeat
+from fedray.cluster.timeouts import FLOOR, CallTimeouts, Heartbeat
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.components.plugins import blame
@@ -239,13 +239,14 @@ class RayBackend:
         for slot in busy:
             work = self._measure_work(method, arguments[slot])
             for attempt in range(RESPAWNS + 1):
-                left = began[slot] + self._timeouts.get_limit(kind or method, work, attempt) - time.monotonic()
+                ends = began[slot] + self._timeouts.get_limit(kind or method, work, attempt)
+                left = max(ends - time.monotonic(), FLOOR if disturbed else 1.0)  # an old answer has yet to be fetched
                 self.heartbeat.announce(left)
                 try:
                     if slot in opened:  # a failure to open a new actor is raised first
-                        self._refuse_other_model(ray.get(opened.pop(slot), timeout=max(left, 1.0)))
+                        self._refuse_other_model(ray.get(opened.pop(slot), timeout=left))
                     first, *others = pending[slot]
-                    answer = ray.get(first, timeout=max(left, 1.0))
+                    answer = ray.get(first, timeout=left)
                     answers.append([answer, *others] if others else answer)
                     if not disturbed:
                         self._timeouts.note(kind or method, work, time.monotonic() - began[slot])

@@ -101,7 +101,8 @@ def refuse_inexact(name: str, largest: float, factor: float, terms: int, scale: 
     if not math.isfinite(scaled := largest * factor) or not math.isfinite(largest):
         raise NotSummable(f"{name} is not finite")
     if not scaled * terms < LIMIT:
-        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / scale:.3g})")
+        reason = ": running statistics of inputs that are not normalised" if name == "buffers" else ""
+        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / scale:.3g}){reason}")
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

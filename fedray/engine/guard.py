@@ -9,7 +9,7 @@ counter, and a tensor's NumPy array.
 """
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -206,8 +206,12 @@ def refuse_type(name: str, vector: object) -> None:
         raise UserError(f"algorithm: {name} is of {vector.dtype}; bool, integers and float16 to float64 are allowed")
 
 
-def refuse_shapes(name: str, shapes: Sequence[Size]) -> None:
-    """Raise UserError if the vectors of an upload have several shapes: PyTorch would repeat the smaller ones."""
+def refuse_shapes(name: str, shapes: Sequence[Size], wide: Collection[bool] = ()) -> None:
+    """Raise UserError if the vectors of an upload have several shapes: PyTorch would repeat the smaller ones; or if
+    some are wide, in other units than the others.
+    """
+    if len({*wide}) > 1:
+        raise UserError(f"algorithm: an upload {name!r} is a wide sum from one client and a plain one from another")
     other = next((shape for shape in shapes if shape != shapes[0]), None)
     if other is not None:
         raise UserError(

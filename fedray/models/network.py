@@ -374,8 +374,8 @@ class Network:
             if self.module.training or "more than 1 value per channel" not in str(error):
                 raise
             raise UserError(
-                f"{self._kind} has BatchNorm without running statistics, and a test, or its last chunk, has one sample "
-                "alone; choose another norm"
+                f"{self._kind} has BatchNorm without running statistics, and a batch, or the last chunk of a test, has "
+                "one sample alone; choose another norm, or another training.batch_size"
             ) from None
         if not isinstance(logits, Tensor):
             given = f"gives a {type(logits).__name__}{' in training' * self.module.training}"

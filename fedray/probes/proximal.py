@@ -15,7 +15,6 @@ from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
 from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
-from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
@@ -70,7 +69,6 @@ def _compute_proximal_gradient(twin: LocalClient, algorithm: Algorithm, tau: flo
 def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield logits of x over τ, ∇L_p and q at y for each batch of one pass through the shard in order (K_i at most)."""
     buffers, size = twin.network.buffers.clone(), twin.batch_size
-    twin.state = Vectors(twin.stepped_state)  # `upload` has changed it since
     for k in range(min(twin.steps, twin.per_epoch)):
         twin.network.buffers.copy_(buffers)
         twin.start_step(twin.steps - 1, *twin.population.samples.make_batch(twin.indices[k * size : (k + 1) * size]))
@@ -90,7 +88,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
-    twin, found = c.copy(), dict[str, list[float]]()
+    twin, found = (c.stepped or c).copy(), dict[str, list[float]]()  # `upload` has changed c
     with c.network.keep_buffers(), c.population.key_draws("probes", c._round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
             plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))

@@ -120,9 +120,8 @@ def summarise(
                 result |= values
                 if len(epochs) > 1:
                     result |= {f"{key}_e{e}": value for key, value in values.items()}
-    for name, test in (("personal", "own"), ("personal_train", "train")):
-        if last := [marks[f"{test}_{epochs[-1]}"] for marks in scores.values() if f"{test}_{epochs[-1]}" in marks]:
-            result |= {f"{name}_best": max(last), f"{name}_worst": min(last)}
+                if e == epochs[-1] and test != "validation":
+                    result |= {f"{name}_best": max(own), f"{name}_worst": min(own)}
     generic = test_accuracy if test_accuracy is not None else average_everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedray.datasets.dataset import as_tensor
-from fedray.engine.exact_sum import BLOCK, LIMIT, REST, SCALE, WIDE, NotSummable, add_up, is_finite
+from fedray.engine.exact_sum import BLOCK, LIMIT, REST, SCALE, WIDE, NotSummable, add_up, is_finite, refuse_inexact
 from fedray.engine.process.reduction import Reduction
 
 values = st.lists(st.floats(-1000, 1000, width=32), min_size=3, max_size=3)
@@ -90,6 +90,11 @@ def test_what_reaches_the_limit_is_refused(entries: int, wide: bool, limit: floa
         reduce([vector], [0.5], 2, wide)
     less = torch.nextafter(vector, torch.ones(()))
     assert torch.equal(add_up([reduce([less, less], [0.5, 0.5], 2, wide)])["u"][-1], less[-1])
+
+
+def test_running_statistics_that_are_too_large_name_their_cause() -> None:
+    with pytest.raises(NotSummable, match=r"summed exactly \(2\.62e\+05\): running statistics of inputs that are not"):
+        refuse_inexact("buffers", 2.0**18, SCALE, 1, SCALE)
 
 
 def test_uploads_are_left_alone_and_long_vectors_are_summed_like_short_ones() -> None:

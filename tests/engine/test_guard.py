@@ -450,6 +450,22 @@ class UnequalUploads(Algorithm):
         return {"h": PerClient(vector) if self.each else Sum(vector)}
 
 
+class MixedUploads(Algorithm):
+    """Units of 2^-32 and 2^-44 in one integer would give 4096 for 1."""
+
+    name = "mixed_uploads"
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        return {"h": Sum(torch.ones(2), wide=c.samples % 2 == 0)}
+
+
+def test_the_uploads_of_a_name_have_one_unit() -> None:
+    with pytest.raises(
+        UserError, match=r"^algorithm: an upload 'h' is a wide sum from one client and a plain one from"
+    ):
+        run(small.problem(f"{HERE}:MixedUploads", (4, 4), 4, 0.5, training={"rounds": 1}), InlineBackend())
+
+
 @pytest.mark.parametrize("each", [False, True])
 def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
     method, training = {"name": f"{HERE}:UnequalUploads", "each": each}, {"rounds": 1, "local_steps": 1}
@@ -459,11 +475,13 @@ def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
 
 def test_the_uploads_of_a_name_have_one_shape_in_all_processes() -> None:
     """1 and 2 numbers of two processes: PyTorch would add the one to both."""
-    parts = [Reply(sums={"h": torch.ones(size, dtype=torch.int64)}) for size in (1, 2)]
+    ones = [torch.ones(size, dtype=torch.int64) for size in (1, 2)]
     theta, buffers = torch.ones(1), torch.ones(0)
     broadcast = Broadcast(round=0, lr=0.1, theta=theta, buffers=buffers, message=Vectors(), cohort=2, measured=False)
-    with pytest.raises(UserError, match=r"'h' has shape \(1,\) from one client and \(2,\) from another"):
-        Trained({}, broadcast, parts, Reply(), dropped=0)
+    wide = {"h": ones[0], "h rest": ones[0]}
+    for other, said in (({"h": ones[1]}, r"has shape \(1,\) from one client and \(2,\)"), (wide, "is a wide sum from")):
+        with pytest.raises(UserError, match=f"'h' {said}"):
+            Trained({}, broadcast, [Reply(sums={"h": ones[0]}), Reply(sums=other)], Reply(), dropped=0)
 
 
 def test_assigning_to_the_message_reaches_no_other_client() -> None:

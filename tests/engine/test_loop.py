@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import fedray
+from fedray.algorithms.base import Algorithm, Client, Server, Uploads
 from fedray.common.errors import UserError
 from fedray.common.process import treat_sigterm_as_interrupt
+from fedray.common.vectors import Vectors
 from fedray.datasets.base import load_data
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
@@ -31,9 +33,32 @@ from tests import small
 ROUNDS, REPOSITORY = 7, Path(__file__).parents[2]
 
 
-def simulation() -> Simulation:
+def simulation(method: str = "scaffold") -> Simulation:
     training = {"rounds": ROUNDS, "local_epochs": 1}
-    return small.simulation("scaffold", (6, 2), evaluation={"every": 2, "last": 1}, training=training)
+    return small.simulation(method, (6, 2), evaluation={"every": 2, "last": 1}, training=training)
+
+
+class Unpacks(Algorithm):
+    """Takes the vectors of its states by their places, which no file sorts."""
+
+    name = "unpacks"
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(z=0 * theta, a=theta)
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(newest=theta, before=theta)
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(server.state)
+
+    def direction(self, c: Client) -> Tensor:
+        (z, a), (newest, before) = c.message.values(), c.state.values()
+        return c.grad(c.theta) + z + 0.01 * a + 0.1 * (c.theta - newest) - 0.05 * (c.theta - before)
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.before, c.state.newest = c.state.newest, c.theta
+        return {}
 
 
 class Recorded(Checkpoints):
@@ -55,15 +80,16 @@ def test_saves_by_rounds_by_time_and_at_the_end(every: int, seconds: float, save
     assert store.asked == saved
 
 
-def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
-    whole = [state for state in make_rounds(simulation())][-1]
-    for state in make_rounds(simulation(), Checkpoints(tmp_path), every=3):
+@pytest.mark.parametrize("method", ["scaffold", f"{__name__}:Unpacks"])
+def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(method: str, tmp_path: Path) -> None:
+    whole = [state for state in make_rounds(simulation(method))][-1]
+    for state in make_rounds(simulation(method), Checkpoints(tmp_path), every=3):
         if state.round == 4:
             break  # as in a killed process: round 4 is lost if nothing closes the generator
-    left = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
+    left = list(make_rounds(simulation(method), Checkpoints(tmp_path), every=3))
     assert left[0].round in (3, 4)
     assert (left[-1].digest(), left[-1].history) == (whole.digest(), whole.history)
-    again = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
+    again = list(make_rounds(simulation(method), Checkpoints(tmp_path), every=3))
     assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
 
 

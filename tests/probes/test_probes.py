@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -19,6 +21,7 @@ from fedray.engine.process import train
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
 from fedray.engine.server.simulation import Simulation
+from fedray.probes.probe import Probe
 from fedray.probes.probes import average_angle, measure_angles, measure_drift_between
 from tests import small
 from tests.algorithms import quadratic, rounds_personal
@@ -199,6 +202,31 @@ def test_step_by_hand(method: Any) -> None:
     assert row["local_change"] == pytest.approx(change(local, q), rel=1e-4)
     assert row["local_change_plain"] == pytest.approx(change(local, -s), rel=1e-4)
     assert row["proximal_change_linear"] == pytest.approx(-2 * 2 * q * math.tanh(1 / 3) / 6, rel=1e-4)
+
+
+def test_a_step_is_along_the_direction_before_upload() -> None:
+    """In round 1 both references of MOON are the received model, whose contrast is 0; `upload` then gives the previous
+    one other running statistics.
+    """
+    model = {"name": "mlp", "hidden": [12], "feature_norm": "batch"}
+    row = last_row(digits({"name": "moon", "mu": 5.0}, model, ["step"], rounds=1))
+    assert row["proximal_change"] == row["proximal_change_plain"]
+
+
+class Looks(Probe):
+    """Asks a method for its direction at each step, as `proximal` does."""
+
+    name = "looks"
+    metrics = {"size": "size"}
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: torch.Tensor) -> dict[str, float]:
+        return {"size": float(algorithm.direction(c).norm())}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
+def test_the_optimiser_of_a_second_model_is_copied(optimizer: str) -> None:
+    plain = outcome(digits("ditto", optimizer=optimizer, momentum=0.0))
+    assert outcome(digits("ditto", probes=[f"{__name__}:Looks"], optimizer=optimizer, momentum=0.0))[:2] == plain[:2]
 
 
 def test_no_other_batches_than_in_training() -> None:

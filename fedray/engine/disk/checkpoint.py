@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
@@ -29,10 +28,11 @@ from fedray.engine.disk.client_files import (
     StoredState,
     Version,
     Written,
-    copy_apart,
     name_file,
+    pack,
     read,
     retry,
+    unpack,
     write_states,
 )
 from fedray.engine.state import ClientState, State, StateDamaged, note_hashes
@@ -130,7 +130,7 @@ class Checkpoints:
             note_hashes({i: clients[i].sha256 for i, _, _ in changed}, state.clients)
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
-            content = save(copy_apart(server))
+            content = pack(server)
             write_file(self.directory / f"server-{state.round}.safetensors", content)
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest: dict[str, Any] = {
@@ -209,7 +209,7 @@ class Checkpoints:
             if not dropped and retry(path.stat, path).st_size != known.nbytes:
                 raise ValueError(f"{path.name} does not have the size it was written with")
             stored[i] = StoredState(str(path), known.sha256)
-        server = load(self._read(f"server-{round}.safetensors", manifest.server))
+        server = unpack(self._read(f"server-{round}.safetensors", manifest.server))
         state = State(
             theta=server.pop("theta"),
             buffers=server.pop("buffers"),

@@ -1,5 +1,6 @@
 """Clients' states as files: one per client and version, hashed by the process that holds it, read when needed."""
 
+import json
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,8 @@ class StoredState(StateRef):
 
     def load(self) -> Vectors:
         try:
-            state = Vectors(load(read(Path(self.path))))
-        except (FileNotFoundError, ValueError, SafetensorError) as error:
+            state = Vectors(unpack(read(Path(self.path))))
+        except (FileNotFoundError, ValueError, KeyError, SafetensorError) as error:
             raise StateDamaged(self.path, str(error)) from None
         if digest_tensors(state) != self.sha256:
             raise StateDamaged(self.path, "it does not have the hash it was written with")
@@ -99,16 +100,16 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
     written: dict[int, Written] = {}
     for client, active, state in versions:
         vectors = load_state(state)
-        content = save(copy_apart(vectors))
+        content = pack(vectors)
         digest = state.sha256 if isinstance(state, StateRef) else None
         write_file(Path(directory, name_file(client, active)), content)
         written[client] = Written(active, digest or digest_tensors(vectors), len(content))
     return written
 
 
-def copy_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors that share no memory, as safetensors wants them."""
-    seen: set[int] = set()
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the content of a safetensors file, which sorts tensors by type and name, with their order beside them."""
+    seen: set[int] = set()  # it wants contiguous tensors that share no memory
     result = {}
     for name, tensor in tensors.items():
         tensor = tensor.contiguous()
@@ -116,4 +117,12 @@ def copy_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         shared = pointer in seen or tensor.untyped_storage().nbytes() != tensor.nbytes
         result[name] = tensor.clone() if shared else tensor
         seen.add(pointer)
-    return result
+    return save(result, {"order": json.dumps([*tensors])})
+
+
+def unpack(content: bytes) -> dict[str, Tensor]:
+    """Return a file's tensors in the order they were given in; a method may take them by place."""
+    tensors = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    order = json.loads(header.get("__metadata__", {}).get("order", "null"))
+    return tensors if order is None else {name: tensors[name] for name in order}

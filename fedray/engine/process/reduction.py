@@ -63,7 +63,7 @@ class Reduction:
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._notes: list[tuple[Sequence[ClientTask], _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
-        self._shapes: dict[str, torch.Size] = {}
+        self._kinds: dict[str, tuple[torch.Size, bool]] = {}
 
     def add(self, result: ClientResult, cohort: int) -> dict[int, Vectors]:
         """Add up what some clients upload, and note what must be finite, in the order of the messages.
@@ -80,7 +80,8 @@ class Reduction:
         for name, sent in result.uploads.items():
             if isinstance(sent, Sum):  # a stack has one Sum for updates of different weights
                 shape = result.get_rows(sent.vector).shape[1:]
-                refuse_shapes(name, [self._shapes.setdefault(name, shape), shape])
+                known, wide = self._kinds.setdefault(name, (shape, sent.wide))
+                refuse_shapes(name, [known, shape], [wide, sent.wide])
                 own = weights if name == "update" else [sent.weight] * len(weights)
                 self._add(result, name, sent.vector, own, cohort, sent.wide)
         for name, vector in result.state.items():

@@ -12,7 +12,7 @@ from fedray.client import CHUNK
 from fedray.common.errors import UserError
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
-from fedray.engine.exact_sum import add_up
+from fedray.engine.exact_sum import REST, add_up
 from fedray.engine.guard import refuse_shapes
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
@@ -37,7 +37,8 @@ class Trained:
     ) -> None:
         self.weights, self.broadcast, self.reply, self.dropped = weights, broadcast, reply, dropped
         for name in {name for part in parts for name in part.sums}:
-            refuse_shapes(name, [part.sums[name].shape for part in parts if name in part.sums])
+            having = [part.sums for part in parts if name in part.sums]
+            refuse_shapes(name, [sums[name].shape for sums in having], [name + REST in sums for sums in having])
         each, sums = reply.each, add_up([part.sums for part in parts])
         names = sorted({name for vectors in each.values() for name in vectors})
         for name in names:
@@ -50,7 +51,7 @@ class Trained:
             sums[name] = torch.stack(vectors)
         self.train_loss = float(sums.pop("train_loss"))
         self.update, self.buffers = sums.pop("update", None), sums.pop("buffers", None)
-        self.uploads = Vectors(sums)
+        self.uploads = Vectors(sorted(sums.items()))  # the order of parts depends on how many processes there are
 
 
 def measure_round(

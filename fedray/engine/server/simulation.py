@@ -47,6 +47,7 @@ class Simulation:
         self.layout = network.layout
         self.counted = network.counted
         self._exchanged_buffers = network.find_buffers(config.algorithm.averaged_statistics)
+        self._shared = network.index(config.algorithm.shares)
         backend.open(problem)
         theta = network.theta.clone()
         with self._key_draws("server state"):
@@ -152,11 +153,6 @@ class Simulation:
         each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
         each += len(self._exchanged_buffers) * broadcast.buffers.element_size()
         return len(trained.weights) * each
-
-    @cached_property
-    def _shared(self) -> Tensor:
-        """Positions in theta of the parameters that clients and server exchange."""
-        return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
 
     def _record(self, trained: Trained) -> None:
         """Test the new state, and add a row to the history."""

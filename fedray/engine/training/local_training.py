@@ -332,7 +332,7 @@ class LocalTrainer:
         Raises UserError if a method's upload has a name that is taken.
         """
         uploads: dict[str, Sum | PerClient] = {}
-        c.stepped_state = Vectors(c.state)
+        c.stepped = c.copy()
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             with refuse_lost(method, "upload", c):
                 sent = let_assign(method, "upload", method.upload, c)
