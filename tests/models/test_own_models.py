@@ -446,5 +446,5 @@ def test_a_model_is_tried_out_on_two_samples_not_on_zeros(caplog: pytest.LogCapt
     run = small.sections(model=f"{HERE}:Untracked", training={"rounds": 1})
     assert fedray.simulate(run).history[-1]["test_accuracy"] > 10
     whole = small.problem().data
-    with small.refused("Untracked has BatchNorm without running statistics, and a test, or its last chunk, has one"):
+    with small.refused("Untracked has BatchNorm without running statistics, and a batch, or the last chunk of"):
         fedray.simulate(run, data=replace(whole, x_test=whole.x_test[:1], y_test=whole.y_test[:1]))

@@ -37,8 +37,8 @@ class Trained:
     ) -> None:
         self.weights, self.broadcast, self.reply, self.dropped = weights, broadcast, reply, dropped
         for name in {name for part in parts for name in part.sums}:
-            having = [part.sums for part in parts if name in part.sums]
-            refuse_shapes(name, [sums[name].shape for sums in having], [name + REST in sums for sums in having])
+            sent = [part.sums for part in parts if name in part.sums]
+            refuse_shapes(name, [sums[name].shape for sums in sent], [name + REST in sums for sums in sent])
         each, sums = reply.each, add_up([part.sums for part in parts])
         names = sorted({name for vectors in each.values() for name in vectors})
         for name in names:
