@@ -34,22 +34,6 @@ def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
             yield apply_draw(config, values)
 
 
-def parse_point(sweep: Sweep, point: Mapping[str, Any]) -> RunConfig:
-    """Return the run of a configuration. Raises UserError; of a key in no section it says where the file has it."""
-    try:
-        return RunConfig.parse(point)
-    except UserError as error:
-        what, _, said = str(error).partition(": ")
-        if what != "configuration":
-            raise
-    places: dict[str, Iterable[str]] = {"base": sweep.base, "grid": sweep.grid, "search": sweep.search}
-    places |= {change.origin: change.values for change in sweep.changes}
-    places |= {f"cases.{name}.{k}": case for name, axis in sweep.cases.items() for k, case in enumerate(axis)}
-    stray = {key for key in point if key not in RunConfig.model_fields}
-    having = (place for place, keys in places.items() if stray & {*keys, *(key.partition(".")[0] for key in keys)})
-    raise UserError(f"{next(having, 'cases')}: {said}")
-
-
 def make_draws(sweep: Sweep, space: Space) -> list[dict[str, Any]]:
     """Return the draws of a method and setting; one without values if nothing is searched."""
     return [draw(space, sweep.searcher, index) for index in range(sweep.samples if space else 1)]

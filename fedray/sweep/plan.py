@@ -23,7 +23,7 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.draws import find_axes, iter_points, parse_point
+from fedray.sweep.draws import find_axes, iter_points
 from fedray.sweep.storage import count_kept_rounds, is_trained
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
@@ -47,7 +47,7 @@ class Problems:
         self._sections: dict[str, Any] = {}
 
     def make_cell(self, run: RunConfig, name: Callable[[str], str], **listed: Any) -> Cell:
-        """Make the cell of a configuration, whose label `name` gives for its hash; its data are loaded if need be."""
+        """Make the cell of a configuration, whose label `name` gives for its setting; data are loaded if need be."""
         source = json.dumps(run.data.list_loading_options())
         if source not in self._loaded:
             self._loaded[source] = load_data(run.data)
@@ -56,7 +56,7 @@ class Problems:
         hash = hash_of(identity)
         cell = Cell(
             hash,
-            name(hash),
+            name(hash_of(identity | {"seed": None})),
             self._share(run.resolve()),
             self._share(identity),
             describe_plugins(run),
@@ -143,20 +143,21 @@ def make_sheet(
 
 
 def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Callable[[str], str]]]:
-    """Yield each configuration as written, parsed, and what returns its label, given what tells its cell from others.
+    """Yield each configuration as written, parsed, and what returns its label, given what tells its setting apart.
 
-    A label that an earlier cell has gets a number, as of the settings 0.3 and 0.300001: labels have four digits.
+    A setting's label that an earlier one has gets a number, as of 0.3 and 0.300001: labels have four digits. Cells that
+    differ in their seed alone are one setting.
     """
     points, labels = list(iter_points(sweep)), dict[str, str]()
     varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
 
-    def choose(point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
-        whole = make_label(point, run, varied)
-        numbered = (f"{leave_out_seed(whole, run.seed)} #{number} s{run.seed}" for number in itertools.count(2))
-        return next(label for label in itertools.chain([whole], numbered) if labels.setdefault(label, cell) == cell)
+    def choose(point: Mapping[str, Any], run: RunConfig, setting: str) -> str:
+        plain = leave_out_seed(make_label(point, run, varied), run.seed)
+        names = itertools.chain([plain], (f"{plain} #{number}" for number in itertools.count(2)))
+        return f"{next(name for name in names if labels.setdefault(name, setting) == setting)} s{run.seed}"
 
     for point in points:
-        run = parse_point(sweep, point)
+        run = RunConfig.parse(point)
         yield point, run, partial(choose, point, run)
 
 
@@ -169,7 +170,7 @@ def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, tuple[R
         written["training"]["channels_last"] = run.channels_last
         key = json.dumps(written, sort_keys=True)
         runs.setdefault(key, run)
-        labels.setdefault(key, name(key))
+        labels.setdefault(key, name(json.dumps(written | {"seed": None}, sort_keys=True)))
     chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else runs.keys()
     return {number: (runs[key], labels[key]) for number, key in enumerate(runs, 1) if key in chosen}
 

@@ -70,6 +70,10 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
     named = ("lr=0.1", "lr=0.1 #2", "lr=0.1 #3", "lr=0.2")
     assert labels == [f"fedavg dirichlet(0.5) {words} s{seed}" for words in named for seed in (0, 1)]
+    cases = [{"training.lr": 0.12341, "seed": 0}, {"training.lr": 0.12342, "seed": 1}]  # a rate for each seed
+    found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "cases": cases})
+    settings = [cell.setting for cell in make_sheet(found, Problems())[0].cells.values()]
+    assert settings == ["fedavg dirichlet(0.5) lr=0.1234", "fedavg dirichlet(0.5) lr=0.1234 #2"]
     grid = {"data.validation": [None, {}], "evaluation": [{}, {"personal": {}}]}
     found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
     labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
