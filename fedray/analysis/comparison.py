@@ -27,7 +27,6 @@ from fedray.analysis.data.axes import (
     find_label,
     label_cells,
     list_unlike,
-    pick_finished,
     unknown_row,
 )
 from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
@@ -168,7 +167,7 @@ class Difference:
         return "better" if (self.mean < 0) == lower else "worse"
 
 
-def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
+def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str, columns: str) -> pd.DataFrame:
     """Return the cells with `_row`, `_column` and `_value`: NaN if a cell has not finished or the metric is undefined,
     NEVER if it has never reached the target.
 
@@ -187,7 +186,7 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     return cells
 
 
-def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
+def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float) -> list[Difference]:
     """Compare every method and setting of `tabulate_by_seed`'s cells with the reference row `to`.
 
     Raises UserError if the row is unknown, or the confidence is outside (0, 1).
@@ -479,7 +478,8 @@ def count_gradients(sweep: SweepTable) -> pd.Series:
     """
     cells, counts, trained = sweep.cells, list[float](), dict[str, Counter[int]]()
     for spec, run_id, status in zip(cells["spec"], cells["run_id"], cells["status"], strict=True):
-        drawn = json.dumps([spec.get(key) for key in ("seed", "data", "partition", "clients", "training.rounds")])
+        shards = [spec.identity.get(key) or spec.get(key) for key in ("data", "partition")]
+        drawn = json.dumps([*shards, *(spec.get(key) for key in ("seed", "clients", "training.rounds"))])
         if status not in FINISHED or list_plugins(spec.config):
             counts.append(math.nan)
             continue
@@ -518,7 +518,6 @@ def main(
 ) -> None:
     """Print every method's paired difference from a reference."""
     sweep = collect(*name)
-    pick_finished(sweep)  # refuses one without a finished run
     found = compare(sweep, reference, metric, confidence, rows, cols)
     if found.differences and not any(one.pairs for one in found.differences):
         raise UserError(

@@ -39,6 +39,7 @@ from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
 from fedray.analysis.plots.curves import (
     BANDED,
+    SECONDS,
     count_lines,
     draw_curves,
     draw_multiples,
@@ -205,7 +206,7 @@ def main(
         figures, told = KINDS[one].draw(sweep, asked)
         drawn, notes = drawn | figures, notes + told
     _save(drawn, out, sweep.name, overwrite)
-    left_out = () if kind == "partition" else _list_left_out(sweep, kind, metric)
+    left_out = () if kind == "partition" else _list_left_out(sweep, kind, metric, x if kind == "curves" else "")
     if kind in ("", "curves") or KINDS[kind].of_tables:
         notes += list_unlike(label_finished(sweep, statuses=WITH_CURVE))
     for note in [*notes, *(f"not drawn, {what}: {'; '.join(names)}" for what, names in left_out)]:
@@ -230,10 +231,10 @@ def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, overw
             write_or_print(f"{path}\n{note}", None)
 
 
-def _list_left_out(sweep: SweepTable, kind: str, metric: str) -> Iterator[tuple[str, list[str]]]:
+def _list_left_out(sweep: SweepTable, kind: str, metric: str, across: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
     cells, curves, metrics = sweep.cells, kind in ("", "curves"), metric.replace("+", ",").split(",")
-    shown = cells["status"].isin(WITH_CURVE if curves else FINISHED)
+    shown = cells["status"].isin(WITH_CURVE if curves and across != SECONDS else FINISHED)
     for name in () if curves else metrics:
         if Metric.parse(name).target is not None:
             shown |= read_values(sweep, name).notna()

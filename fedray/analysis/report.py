@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
-from fedray.analysis.data.axes import find_symbol, label_cells, label_finished, label_table
+from fedray.analysis.data.axes import WITH_CURVE, find_symbol, label_cells, label_finished, label_table
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, count_digits, is_ranked, read_values
 from fedray.analysis.plots import search
@@ -54,7 +54,7 @@ ASKED = {"actors": 1, "cpus_per_actor": 1, "gpus_per_actor": 0}
 """Options of `runtime` that say what a run asks of the cluster, with their defaults."""
 COMMIT = "mlflow.source.git.commit"
 """The tag of a run with fedray's commit."""
-EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
+EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped by `stop` or a callback"}
 """Statuses of runs that ended as intended before their last round, and why."""
 TASK = ("data.name", "model.name", "clients.total", "clients.per_round", "training.rounds")
 """Settings at the top of the page, if all cells share them."""
@@ -79,9 +79,9 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
     cells = _tabulate_cells(sweep, metrics[0])
     counts = Counter(cell["status"] for cell in cells)
     early = [cell for cell in cells if cell["status"] in EARLY]
-    absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
+    absent = [cell for cell in cells if cell["status"] not in (Status.FINISHED, *EARLY)]
     to, rows = find_reference(sweep.cells, to, tables[0].rows), tables[0].rows
-    compared = len(rows) > 1 and counts[Status.FINISHED] and is_ranked(metrics[0], sweep.cells)
+    compared = len(rows) > 1 and any(cell["value"] for cell in cells) and is_ranked(metrics[0], sweep.cells)
     compared = compared and not Metric.parse(metrics[0]).reference  # a ratio compares already
     comparison = compare(sweep, to, metrics[0]) if to and compared else None
     grid = tabulate(comparison) if comparison else []
@@ -145,9 +145,9 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
 
 def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
-    finished = bool((sweep.cells["status"] == "finished").any())
+    finished = bool(sweep.cells["status"].isin(WITH_CURVE).any())
     if sweep.searched:
-        trials = search.draw_all(sweep) if finished else {}
+        trials = search.draw_all(sweep) if Status.FINISHED in {*sweep.cells["status"]} else {}
         drawn = _show({f"{kind}: {what}": one for kind, found in trials.items() for what, one in found.items()})
         yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
@@ -308,7 +308,7 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
     tunes = [tune for name in sweep.parts if (tune := f"{name}/tune") in known]
     stages = [sweep.sheet, *(read_sheet(client, tune, known[tune]) for tune in tunes)]
     rounds = {hash: cell.get("training.rounds") for one in stages for hash, cell in one.cells.items()}
-    shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
+    shown = {*sweep.cells.loc[sweep.cells["status"] == Status.FINISHED, "run_id"]}
     rows = []
     records = {record.run_id: (record, "") for one in stages for record in one.records.values() if record.run_id}
     for name in (f"{name}{stage}" for name in names for stage in ("", "/tune")):

@@ -128,7 +128,7 @@ def apply_holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | None:
+def count_seeds(difference: float, spread: float, level: float) -> int | None:
     """Return the smallest number of paired seeds with which a t-test finds a true difference of this size with POWER.
 
     spread: standard deviation of the paired differences, above 0, in the difference's unit. level: with Holm over m
@@ -141,7 +141,7 @@ def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | 
     return int(seeds[enough.argmax()]) if enough.any() else None
 
 
-def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.ndarray:
+def compute_power(effect: float, seeds: np.ndarray, level: float) -> np.ndarray:
     """Return the probability that the two-sided t-test of n pairs finds a true mean of `effect` standard deviations."""
     critical = t.ppf(1 - level / 2, seeds - 1)
     shift = effect * np.sqrt(seeds)
@@ -150,7 +150,7 @@ def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.n
     return np.asarray(above + below)
 
 
-def find_effect(seeds: int, level: float = 0.05) -> float:
+def find_effect(seeds: int, level: float) -> float:
     """Return the true mean, in standard deviations, that the t-test of this many pairs finds with POWER."""
     low, high = 0.0, 1.0
     while compute_power(high, np.array([seeds]), level)[0] < POWER:

@@ -35,6 +35,8 @@ ONCE = (
     "diverged_round",
 )
 """Metrics of a whole run that are logged once, besides those with a prefix."""
+PROFILE = "profile_"
+"""Begin of the seconds of a round's parts, which are logged once, too."""
 PERSONAL, PERSONAL_TRAIN, UNSEEN = "evaluation.personal", "evaluation.personal.train", "clients.unseen"
 """Keys without which no run logs some metrics."""
 
@@ -174,7 +176,7 @@ class Metric:
     @property
     def is_smaller_better(self) -> bool:
         """True if the smallest value is the best, of the metrics of this module; probes declare it of theirs."""
-        return self.plain in (ROUNDS_TO, SLOWDOWN) or self.known.lower
+        return self.plain in (ROUNDS_TO, SLOWDOWN) or self.known.lower or self.plain.startswith(PROFILE)
 
     @property
     def rounds(self) -> str:

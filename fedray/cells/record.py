@@ -2,13 +2,12 @@
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, find_last_values, mean
+from fedray.cells.metric import BEST, BY_ROUND, FINAL, LAST, OF_CLASSES, Metric, find_last_values, mean
 from fedray.cells.status import Ending
 from fedray.common.errors import UserError, join_lines, truncate_repr
 
@@ -61,7 +60,7 @@ UNSUMMARISED = ("round", "lr", "megabytes_sent")
 
 
 def summarise_rounds(history: Rows) -> dict[str, float]:
-    """Return `final_*` (the last round), `last10_*` (mean over `list_last_rounds`) and `best_*` of accuracies.
+    """Return `final_*` (the last round), `last10_*` (mean over `list_last_rounds`) and `best_*` of fedray's accuracies.
 
     A metric that is undefined in all these rounds has none. If samples are held out, `best_round` is that of the best
     validation accuracy, and `best_*` is each accuracy in the best such round that has it: the test set selects nothing.
@@ -76,7 +75,8 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     for name in [name for name in names if name not in UNSUMMARISED]:
         result |= {f"{FINAL}{name}": history[-1][name]} if name in history[-1] else {}
         result |= {f"{LAST}{name}": mean(values)} if (values := find_last_values(history, name).values()) else {}
-        if re.search(rf"_(accuracy(_e\d+)?|{'|'.join(OF_CLASSES)})$", name):
+        plain = Metric.parse(name).plain
+        if plain in BY_ROUND and plain.endswith(("_accuracy", *OF_CLASSES)):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
-from fedray.cells.metric import PREFIXES, ROUNDS_TO
+from fedray.cells.metric import PREFIXES, PROFILE, RATIOS, ROUNDS_TO
 from fedray.client import LocalClient, Slip
 from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.components.attributes import find_changed, list_attributes
@@ -88,7 +88,7 @@ def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient 
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
-    """Return what a probe has found as numbers, without NaN, which stands for undefined.
+    """Return what a probe has found as numbers, without those that are not finite, which are undefined.
 
     Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged, is taken or begins as a
     summary does, or is like a declared one that is not there.
@@ -109,7 +109,7 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
                 f"evaluation.probes: {probe.name} measures {name}, which it does not declare; did you mean {near}? "
                 "Otherwise declare both in `metrics`"
             )
-        if name.startswith((*PREFIXES, ROUNDS_TO)):
+        if name.startswith((*PREFIXES, PROFILE, ROUNDS_TO)) or name.partition(":")[0] in RATIOS:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, a name of a run's summary; rename it")
         if name in taken:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
@@ -119,7 +119,7 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
             raise UserError(
                 f"evaluation.probes: {probe.name} measures {name} = {truncate_repr(value)}; a number is required"
             ) from None
-        if not math.isnan(number):
+        if math.isfinite(number):
             numbers[name] = number
     return numbers
 

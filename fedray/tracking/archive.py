@@ -414,8 +414,8 @@ def _tell_apart(cell: Cell, others: Iterable[Cell]) -> Cell:
     other = next((other for other in others if other.label == cell.label and other.hash != cell.hash), None)
     if other is None:
         return cell
-    mine, theirs = ({**flatten(one.identity), **flatten(one.config)} for one in (cell, other))
-    keys = [key for key in mine | theirs if not key.startswith("runtime.") and mine.get(key) != theirs.get(key)]
+    mine, theirs = (flatten(one.identity) | flatten({**one.config, "runtime": {}}) for one in (cell, other))
+    keys = [key for key in mine | theirs if mine.get(key) != theirs.get(key)]
     words = [f"{key.rpartition('.')[2]}={str(mine.get(key, '-'))[:12]}" for key in keys]  # of a digest its beginning
     return replace(cell, label=escape(" ".join([cell.setting, *words, f"s{cell.get('seed')}"])))
 

@@ -116,7 +116,11 @@ def test_a_seed_that_both_lack_is_no_seed_without_a_partner(store: Tracker, call
 def test_a_sweep_without_a_finished_run_is_one_line(store: Tracker, call: Call) -> None:
     """Not a table without numbers, under which 0 seeds are too few."""
     write(store, [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)], (None, None))
-    assert call("compare", "sweep") == (2, "", "fedray: sweep: 'sweep' has no finished run\n")
+    code, out, err = call("compare", "sweep")
+    assert (code, out, err.partition(";")[0]) == (2, "", f"fedray: {NO_PAIR} of fedavg")
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [("stopped", history(70, 80)), ("stopped", history(80))])
+    assert call("compare", "sweep").err.startswith(f"fedray: {NO_PAIR}"), "stopped, they have no mean of last rounds"
+    assert "| -1.00 " in call("compare", "sweep", "--metric", "rounds_to:80").out
 
 
 def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:
@@ -134,6 +138,9 @@ def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> N
     assert "unknown name 'FedSAM'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ=0.5'? valid" in named
     (difference,) = compare(collect("without"), "fedsam ρ=0.1").differences
     assert difference.mean == 2
+
+
+NO_PAIR = "compare: no finished run has the setting and seed of one"
 
 
 def in_setting(algorithm: dict[str, Any], seed: int, rounds: int = 4, samples: int | None = None) -> dict[str, Any]:

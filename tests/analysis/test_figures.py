@@ -16,7 +16,7 @@ from fedray.analysis.figures import main
 from fedray.analysis.plots.clients import draw_fairness
 from fedray.analysis.plots.curves import draw_curves, explain_missing_zoom, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
-from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
+from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic, save
 from fedray.cells.looks import shade
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -68,6 +68,12 @@ def test_stopped_runs_have_their_curves(store: Tracker, tmp_path: Path, capsys: 
     assert figure.get_label() == "band: ± standard deviation over 2 seeds; a line ends with the first of its seeds"
     main("sweep", out=tmp_path)
     assert "not drawn" not in capsys.readouterr().out
+    write(store, cells, [("stopped", history(*range(9)))] * 2, name="long")
+    write(store, [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.2)], [history(*range(k)) for k in (9, 12)], name="apart")
+    for name, panels in (("long", 1), ("apart", 2)):
+        (figure,) = draw_curves(collect(name)).values()
+        assert (len(figure.axes), "shaded" in figure.get_label()) == (panels, False), "tables average none, or others"
+        assert explain_missing_zoom(collect(name)).startswith("found settings that end in other rounds")
 
 
 def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> None:
@@ -120,6 +126,11 @@ def test_one_key_at_a_time(store: Tracker) -> None:
     sweep = collect("sweep")
     assert list_varied(sweep, 2) == ["algorithm.rho", "algorithm.beta"]
     assert list_varied(sweep) == [], "two values are not drawn unless asked for"
+    blocks = [cell(FEDAVG, 0.5, k) | {"tuned": {"values": {"training.lr": lr}}} for k, lr in enumerate((0.1, 0.2, 0.3))]
+    for one in blocks:
+        one["config"]["training"] = {"lr": one["tuned"]["values"]["training.lr"]}
+    write(store, blocks, (60, 70, 80), name="tuned")
+    assert list_varied(collect("tuned")) == [], "a value that each block chose varies with its seed and data"
     for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):
         (figure,) = draw_sensitivity(sweep, key).values()
         (line,) = [one for one in figure.axes[0].lines if not str(one.get_label()).startswith("_")]
@@ -174,7 +185,7 @@ def test_two_metrics_with_client_deviation(store: Tracker, tmp_path: Path, capsy
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
 
 
-def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
+def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path, call: Call) -> None:
     """Two seeds with cohorts of other sizes: at 1 and 3 MB after round 1, 2 and 6 after round 2, so at 2 and 4."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
     logged = [rows(test_accuracy=(10, 20), megabytes_sent=(1, 2)), rows(test_accuracy=(30, 40), megabytes_sent=(3, 6))]
@@ -194,6 +205,11 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
         (figure,) = draw_curves(collect("timed"), metric, x="seconds").values()
         lines = [np.asarray(axes.lines[0].get_xydata()).tolist() for axes in figure.axes]
         assert sorted(lines) == [[[2, 10], [4, 20]], [[4, 50]]]
+    write(store, [cell(FEDAVG, 0.1, k) for k in (0, 1)], [timed, ("stopped", history(10, 20))], name="both")
+    (figure,) = draw_curves(collect("both"), x="seconds").values()
+    assert np.asarray(figure.axes[0].lines[0].get_xdata()).tolist() == [2, 4], "a stopped run has no seconds"
+    out = call("figures", "both", "--kind", "curves", "--x", "seconds", "--out", str(tmp_path / "both")).done
+    assert out.endswith("not drawn, stopped: fedavg-0.1-1\n")
 
 
 def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
@@ -273,6 +289,8 @@ def test_what_a_caption_needs_is_printed_and_kept_in_the_files(store: Tracker, t
     assert b"/Subject " in Path(pdf).read_bytes()
     (figure,) = draw_curves(collect("sweep")).values()
     assert not any("seeds" in text.get_text() for text in figure.findobj(Text))
+    files = save(dict.fromkeys(("FedAvg", "FedAvg+", "FedAvg!"), figure), tmp_path, "s")
+    assert [path.stem for path in files][::2] == ["s-FedAvg", "s-FedAvg-", "s-FedAvg--2"], "two names, not one file"
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
@@ -326,10 +344,12 @@ def test_smoothing(store: Tracker, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("f/*")} == {"sweep-curves-smooth-2.png", "sweep-curves-smooth-2.pdf"}
 
 
-def test_the_deviation_of_personal_accuracy(store: Tracker) -> None:
+@pytest.mark.parametrize("epochs", ["", "_e1"])
+def test_the_deviation_of_personal_accuracy(epochs: str, store: Tracker) -> None:
     """Its name is `personal_std`: 80 ± 5 over the clients of one seed."""
-    write(store, [cell(FEDAVG, 0.5, 0)], [rows(personal_accuracy=(80, 80), personal_std=(5, 5))])
-    (figure,) = draw_curves(collect("sweep"), "personal_accuracy", band="clients").values()
+    logged = {f"personal_accuracy{epochs}": (80, 80), f"personal_std{epochs}": (5, 5)}
+    write(store, [cell(FEDAVG, 0.5, 0)], [rows(**logged)])
+    (figure,) = draw_curves(collect("sweep"), f"personal_accuracy{epochs}", band="clients").values()
     (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 75, 2, 85])
 
@@ -397,6 +417,7 @@ def test_refusals(store: Tracker) -> None:
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "roh", "", "--x: unknown name 'roh'; did you mean 'algorithm.rho'? valid: "),
+        ("sensitivity", "seed", "", "--x: unknown name 'seed'"),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):

@@ -208,3 +208,12 @@ def test_a_difference_has_a_minus() -> None:
     entries = {("row", "c"): Entry(1.0, None, 1, Counter(), -1.08), ("row", "d"): Entry(1.0, None, 1, Counter(), 0.31)}
     text = to_latex(ResultTable("s: t", ["row"], ["c", "d"], entries, {}, [], reference="fedavg"))
     assert r"row & 1.00 ($-$1.08) & 1.00 (+0.31) \\" in text
+    below = {("row", "c"): Entry(-1.5, 0.71, 2, Counter()), ("row", "d"): Entry(-2.0, None, 2, Counter())}
+    text = to_latex(ResultTable("s: t", ["row"], ["c", "d"], below, {("row", "c"): 1}, []))
+    assert r"row & \textbf{$-$1.50 $\pm$ 0.71} & $-$2.00 \\" in text
+
+
+def test_other_seeds_stand_behind_the_option_that_has_them() -> None:
+    entries = {(f"fedsam ρ={rho}", "c"): Entry(1.0, None, 2, Counter(), apart=apart) for rho, apart in ((1, 2), (2, 0))}
+    text = to_latex(ResultTable("s: t", [row for row, _ in entries], ["c"], entries, {}, []))
+    assert "fedsam & 1 (2 seeds) & 1.00" in text

@@ -236,7 +236,10 @@ def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
     assert "missing" not in found.ids
     assert found.headings[0] == "Ended early"
     early = text[text.index('id="early"') : text.index('id="results"')]
-    assert "1 pruned by the scheduler, 1 stopped at the target" in early
+    assert "1 pruned by the scheduler, 1 stopped by `stop` or a callback" in early
+    write(store, [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)], [("stopped", history(70, 80))] * 2, name="all")
+    assert {"comparison", "curves"} <= {*Page(make_page(collect("all"), ["rounds_to:80"])).ids}
+    assert "comparison" not in Page(make_page(collect("all"), ["last10_test_accuracy"])).ids
     assert re.findall(r"<li>(\w+: \S+)", early) == ["pruned: fedsam-0.1-0.5-0", "stopped: fedsam-0.5-0.5-0"]
 
 

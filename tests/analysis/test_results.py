@@ -205,8 +205,10 @@ def test_figures_leave_out_and_name_what_is_undefined(tmp_path: Path, call: Call
 
 def test_summaries_of_a_run() -> None:
     """Of the last two of ten rounds only the ninth has a gap; of accuracies the best of those that are defined."""
-    rows = [row | ({"own_accuracy": 5.0 + t} if t < 9 else {}) for t, row in enumerate(history(*[60] * 10))]
+    measured = ("generic_accuracy", "attack_accuracy")
+    rows = [row | (dict.fromkeys(measured, 5.0 + t) if t < 9 else {}) for t, row in enumerate(history(*[60] * 10))]
     found = summarise_rounds(rows)
-    assert "final_own_accuracy" not in found
-    assert (found["last10_own_accuracy"], found["best_own_accuracy"]) == (13, 13)
-    assert "last10_own_accuracy" not in summarise_rounds([*rows[:2], *history(*[60] * 10)[2:]])
+    assert "final_generic_accuracy" not in found
+    assert (found["last10_generic_accuracy"], found["best_generic_accuracy"]) == (13, 13)
+    assert "best_attack_accuracy" not in found, "a probe's, of which the smallest may be the best"
+    assert "last10_generic_accuracy" not in summarise_rounds([*rows[:2], *history(*[60] * 10)[2:]])

@@ -108,13 +108,13 @@ def test_family_wise_error_under_the_null(seeds: int, methods: int) -> None:
 @pytest.mark.parametrize("effect", [0.8, 1.5, 3.0])
 def test_power_is_what_a_simulation_shows(effect: float) -> None:
     """With the reported number of seeds POWER of the runs, or slightly more, find a difference of `effect` spreads."""
-    needed = count_seeds(effect, 1.0)
+    needed = count_seeds(effect, 1.0, 0.05)
     assert needed is not None
     draws = np.random.default_rng(1).normal(effect, 1, (RUNS, needed))
     rate = np.mean([(compute_p(row) or 1) <= 0.05 for row in draws])
     assert rate >= POWER - tolerance(POWER)
-    assert rate == pytest.approx(float(compute_power(effect, np.array([needed]))[0]), abs=1.5 * tolerance(POWER))
-    assert compute_power(effect, np.array([needed - 1]))[0] < POWER
+    assert rate == pytest.approx(float(compute_power(effect, np.array([needed]), 0.05)[0]), abs=1.5 * tolerance(POWER))
+    assert compute_power(effect, np.array([needed - 1]), 0.05)[0] < POWER
 
 
 @pytest.mark.parametrize("level", [0.05, 0.005])
@@ -125,6 +125,6 @@ def test_power_of_no_difference_is_the_level(level: float) -> None:
 
 def test_seeds_that_cannot_be_had() -> None:
     """Beyond 10^8 spreads the non-central t gives no number: no doubt is left with the fewest seeds."""
-    assert count_seeds(0.0, 1.0) is None
-    assert count_seeds(0.001, 1.0) is None
-    assert (count_seeds(1000.0, 1.0), count_seeds(1e10, 1.0)) == (2, 2)
+    assert count_seeds(0.0, 1.0, 0.05) is None
+    assert count_seeds(0.001, 1.0, 0.05) is None
+    assert (count_seeds(1000.0, 1.0, 0.05), count_seeds(1e10, 1.0, 0.05)) == (2, 2)

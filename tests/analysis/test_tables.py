@@ -276,6 +276,18 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     apart = build(collect("apart"))
     assert [entry.mean for entry in apart.entries.values()] == [15, 70], "4 and 5 rounds, no seed of one in the other"
     assert build(collect("apart"), columns="partition").notes[1].startswith(said)
+    for name, identity, said_of in (
+        ("threads", {"runtime": {"threads": 2}}, ["threads=1", "threads=2"]),
+        ("imported", {"data": {"digest": "a" * 64}}, ["digest=-", f"digest={'a' * 12}"]),
+    ):
+        pairs = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+        others = [one | {"hash": f"{one['hash']}-{name}", "identity": identity} for one in pairs]
+        write(store, [*pairs, *others], (10, 20, 11, 22, 60, 80, 63, 84), name=name)
+        found = build(collect(name))
+        assert found.columns == [f"dirichlet α=0.5 {one}" for one in said_of]
+        assert [entry.mean for entry in found.entries.values()] == [15, 16.5, 70, 73.5]
+        assert [one.gaps for one in compare(collect(name)).differences] == [(1, 2), (3, 4)]
+        assert build(collect(name), columns=said_of[0].partition("=")[0]).columns == said_of
     own = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
     for one in own:
         one["config"]["data"] = {"name": "npz", "path": f"{one['config']['seed']}.npz"}
@@ -501,6 +513,9 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
 
 
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
+    """Of a small loss three figures; the row of the best repeats no choice."""
+    assert any(note.endswith("; scored 0.0432") for note in build(table(score=0.0432)).notes)
+    assert len(build(table(), best_except="").notes) == len(build(table()).notes) + 1
     found = build(table(select="last10_test_accuracy", held_out=None))
     assert found.title.endswith("(selected on the test set)")
     assert any("SELECTED ON THE TEST SET" in note for note in found.notes)

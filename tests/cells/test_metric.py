@@ -8,6 +8,7 @@ from fedray.cells.metric import KNOWN, Metric, describe_accuracy, describe_round
 from fedray.cells.status import Status, describe_error
 from fedray.common.errors import Diverged, UserError
 from fedray.config import Evaluation
+from fedray.engine.server.profile import Profile
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_every_metric_is_best_at_one_end_and_may_look_at_the_test_set() -> None:
     assert KNOWN.keys() == known, "name it here, too"
     lower = {name for name in known if Metric.parse(name).is_smaller_better}
     assert lower == losses | deviations | costs, "give it `lower` in BY_ROUND if small values are good"
+    assert all(Metric.parse(name).is_smaller_better for name in Profile().average_seconds())
     held_out = [name for name in ("last10_validation_client_accuracy", "best_test_accuracy", "final_personal_accuracy")]
     assert [Metric.parse(name).is_on_test_set for name in held_out] == [False, True, True]
 

@@ -32,7 +32,7 @@ class Undefined(Probe):
     name = "undefined"
 
     def of_step(self, c: LocalClient, algorithm: Algorithm, q: torch.Tensor) -> dict[str, float]:
-        return {"of_step": math.nan}
+        return {"of_step": math.inf}
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return {"of_client": math.nan}
@@ -42,12 +42,12 @@ class Undefined(Probe):
 
 
 def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """A test set of one class has no AUC; the probe measures NaN at a step, of a client and of the round."""
+    """A test set of one class has no AUC; the probe measures ∞ at a step, NaN of a client and of the round."""
     whole = load_data(small.config().data)
     arrays = replace(whole, y_test=np.zeros_like(whole.y_test))
     asked = {"auc": True, "probes": [f"{__name__}:Undefined"]}
     result = run(small.problem(training={"rounds": 2}, evaluation=asked, arrays=arrays), InlineBackend())
-    assert [row for row in result.history if any(map(math.isnan, row.values()))] == []
+    assert all(math.isfinite(value) for row in result.history for value in row.values())
     measured = {"of_step", "of_step_std", "of_client", "of_client_std", "of_round", "test_auc"}
     assert measured.isdisjoint(result.history[-1])
     assert "test_auc is undefined" in caplog.text

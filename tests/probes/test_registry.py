@@ -271,6 +271,7 @@ class OtherModel(Probe):
         ({"seconds_per_round": 1.0}, "seconds_per_round is measured without a probe"),
         ({"drift": 1.0}, "Gives measures drift, which is measured already"),
         ({"best_test_accuracy": 1.0}, "Gives measures best_test_accuracy, a name of a run's summary"),
+        ({"speedup": 1.0}, "Gives measures speedup, a name of a run's summary"),
         ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
         ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
         (None, "Gives returns a NoneType; a dictionary of metrics is required"),

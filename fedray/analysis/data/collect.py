@@ -1,5 +1,6 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -163,9 +164,18 @@ def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `Cell`), `sweep` (whose cell it
     is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives them, so that a
-    column may hold those of several types), metrics under `metrics.NAME` (floats).
+    column may hold those of several types), metrics under `metrics.NAME` (floats), and what of their identities
+    tells cells of one configuration apart: `runtime.threads`, or under `identity.KEY`, of a digest the beginning.
     """
     cells = pd.DataFrame(list(rows), dtype=object)
+    usual = {"runtime.threads": 1, "runtime.device": "cpu", "runtime.deterministic": True}  # identities omit these
+    told, first, apart = list[dict[str, Any]](), dict[str, dict[str, Any]](), dict[str, None]()
+    for spec in cells["spec"]:
+        short = {key: one[:12] if isinstance(one, str) else one for key, one in flatten(spec.identity).items()}
+        told.append(usual | {key if key.startswith("runtime.") else f"identity.{key}": short[key] for key in short})
+        theirs = first.setdefault(json.dumps({**spec.config, "runtime": None}, sort_keys=True), told[-1])
+        apart |= dict.fromkeys(key for key in theirs | told[-1] if theirs.get(key) != told[-1].get(key))
+    cells = cells.join(pd.DataFrame(told, cells.index, dtype=object)[[*apart]])
     cells = cells.astype({name: float for name in cells if str(name).startswith("metrics.")})
     return cells.copy()  # in few blocks: pandas warns of each column that is added to hundreds
 
@@ -180,7 +190,7 @@ def make_row(cell: Cell, record: Record | None = None, chosen: Iterable[str] = (
 
     Values of `chosen` keys, which a tune stage will choose, and those of `cell.tuned` are under `chosen.KEY`.
     """
-    values = flatten({key: value for key, value in cell.config.items() if key != "runtime"})  # it changes no number
+    values = flatten({key: value for key, value in cell.config.items() if key != "runtime"})  # see `make_frame`
     moved = {f"chosen.{key}": values.pop(key, None) for key in (*chosen, *cell.tuned.get("values", ()))}
     status = Status.MISSING if record is None else record.ending.status
     row: dict[str, Any] = {"cell": cell.hash, "label": cell.label, "status": status, "run_id": None, "spec": cell}

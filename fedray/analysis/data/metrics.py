@@ -24,6 +24,7 @@ from fedray.cells.metric import (
     OF_RUN,
     ONCE,
     PREFIXES,
+    PROFILE,
     RATIOS,
     ROUNDS_TO,
     SPEEDUP,
@@ -156,7 +157,7 @@ def count_digits(numbers: Iterable[float]) -> int:
 def list_by_round(sweep: SweepTable) -> list[str]:
     """Return the metrics that the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))
-    return sorted(name for name in names if name not in ONCE and not name.startswith(PREFIXES))
+    return sorted(name for name in names if name not in ONCE and not name.startswith((*PREFIXES, PROFILE)))
 
 
 def list_parts(sweep: SweepTable, metric: str) -> list[str]:
@@ -304,12 +305,12 @@ def describe_doubts(sweep: SweepTable, metric: str) -> list[str]:
     since the metric is undefined in the others; cells that the sweep does not list.
     """
     one, runs, notes = Metric.parse(metric), dict[tuple[int, int], list[str]](), list[str]()
-    known = one.plain in KNOWN or one.target is not None or one.plain.endswith("_std")
+    known = one.plain in KNOWN or one.target is not None or one.is_smaller_better or one.plain.endswith("_std")
     declared = known or find_declared(one.plain, _list_declared(sweep.cells)) is not None
     if not declared and is_ranked(metric, sweep.cells):
         notes.append(f"{one.plain}: no probe says which values are better, so larger ones count as better")
     averaged = one.prefix == LAST and (one.plain not in BY_ROUND or one.plain == "test_auc")
-    for _, cell in sweep.cells[(sweep.cells["status"] == "finished") & averaged].iterrows():
+    for _, cell in sweep.cells[sweep.cells["status"].isin(FINISHED) & averaged].iterrows():
         tested = list(sweep.get_history(cell["run_id"], "test_accuracy"))
         counted = [round for round in tested if round in list_last_rounds(tested[-1])]
         having = sweep.get_history(cell["run_id"], metric.removeprefix(LAST)).keys() & {*counted}

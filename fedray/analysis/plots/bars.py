@@ -181,12 +181,14 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.set_yticks(range(len(names)), names)
         area.grid(axis="y", visible=False)
     area.set(ylim=(len(names) - 0.5, -0.5), xlim=(left - margin, right + margin))
-    marks = {"white": "not told apart", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
+    untested = ", or too few pairs" * any(one.adjusted is None for rows in halves.values() for one in rows)
+    marks = {"white": f"not told apart{untested}", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
     used = {str(line.get_markerfacecolor()) for area in drawn.main.values() for line in area.lines}
     marks = {fill: name for fill, name in marks.items() if fill in used}
     for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():
         area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
     seeds = describe_seeds((one.n for rows in halves.values() for one in rows), "")
+    far = [f"never: {k} of {len(one.pairs)}, {one.row} ({one.column})" for one in found.differences if (k := one.never)]
     line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
-    drawn.figure.set_label("; ".join(filter(None, (seeds + (line if not found.lacks_seeds else ""), rounds))))
+    drawn.figure.set_label("; ".join(filter(None, (seeds + (line if not found.lacks_seeds else ""), rounds, *far))))
     return {"": with_legend(drawn.figure, area)}

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import WITH_CURVE, label_finished
+from fedray.analysis.data.axes import FINISHED, WITH_CURVE, label_finished, list_dotted
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
@@ -59,7 +59,8 @@ def draw_curves(
     over its seeds is used. Methods end at different seconds and values, so there is no zoom; with several axes there is
     none either. Raises UserError if no run logs the metric by round, or no run has finished.
     """
-    cells, quantities = label_finished(sweep, statuses=WITH_CURVE), [part.split("+") for part in metric.split(",")]
+    statuses = FINISHED if x == SECONDS else WITH_CURVE  # a run that `stop` ended has no `seconds_per_round`
+    cells, quantities = label_finished(sweep, statuses=statuses), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]
     wanted = [name for names in quantities for name in names]
     logged = _read(sweep, cells, wanted, across)
@@ -72,10 +73,11 @@ def draw_curves(
     )
     figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
     for figure_name, settings in split_figures(cells):
-        rounds = next(filter(None, (_list_rounds(settings, logged[name]) for name in wanted)), [])
-        if not rounds:
+        drawn_by = [logged[name] for name in wanted if _list_rounds(settings, logged[name])]
+        if not drawn_by:
             continue
-        start = None if across or len(quantities) > 1 else find_zoom(rounds)
+        rounds = _list_rounds(settings, drawn_by[0])
+        start = None if across or len(quantities) > 1 else _find_start(settings, drawn_by[0])
         every = make_blocks(
             [setting for setting, _ in settings],
             _describe(x, cells) if across else x,
@@ -140,8 +142,10 @@ def explain_missing_zoom(sweep: SweepTable, metric: str = "test_accuracy", x: st
         return f"found {metric}, with panels each; one metric has a zoom, or several joined by +"
     cells, first = label_finished(sweep, statuses=WITH_CURVE), metric.partition("+")[0]
     runs = _read(sweep, cells, [first], [])[first]
-    fewest = min(filter(None, (_list_rounds(settings, runs) for _, settings in split_figures(cells))), key=len)
-    return "" if find_zoom(fewest) else f"found {len(fewest)} evaluated rounds; {FEWEST} are required"
+    without = [settings for _, settings in split_figures(cells) if _find_start(settings, runs) is None]
+    fewest = min(filter(None, (len(_list_rounds(settings, runs)) for settings in without)), default=0)
+    few = f"found {fewest} evaluated rounds; {FEWEST} are required"
+    return few if 0 < fewest < FEWEST else "found settings that end in other rounds, or are not finished" * bool(fewest)
 
 
 def explain_late_start(sweep: SweepTable, metric: str = "test_accuracy") -> str:
@@ -155,6 +159,14 @@ def explain_late_start(sweep: SweepTable, metric: str = "test_accuracy") -> str:
 def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str, Mapping[int, float]]) -> list[int]:
     """Return the rounds in which any run of a figure was evaluated."""
     return sorted({t for _, panel in settings for run in panel["run_id"] for t in runs[run]})
+
+
+def _find_start(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str, Mapping[int, float]]) -> int | None:
+    """Return the first round of a figure's zoom; None if tables average other rounds of one panel than of another."""
+    drawn = [one for one in settings if _list_rounds([one], runs)]
+    done = [[(setting, panel[panel["status"].isin(FINISHED)])] for setting, panel in drawn]
+    ends = {max(_list_rounds(one, runs), default=0) for one in (drawn, *done)}
+    return find_zoom(_list_rounds(drawn, runs)) if len(ends) == 1 else None
 
 
 def _list_methods(cells: pd.DataFrame) -> dict[str, str]:
@@ -204,17 +216,19 @@ def _read(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str], across:
     for name, runs in logged.items():
         if not any(runs.values()):
             option = "--x" if name in across else "--metric"
-            key = next((key for key in map(str, cells) if option == "--x" and f".{key}".endswith(f".{name}")), "")
-            meant = f"--kind sensitivity --x {key}" if "." in key else ""
+            keys = [key for key in list_dotted(cells) if option == "--x" and f".{key}".endswith(f".{name}")]
+            meant = f"--kind sensitivity --x {keys[0]}" if keys else ""
             raise unknown(option, name, list_by_round(sweep), "`fedray list metrics`", meant)
     return logged
 
 
 def _read_deviations(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
-    """Return the `_std` of the metrics that have one; that of `personal_accuracy` is `personal_std`."""
+    """Return the `_std` of the metrics that have one; that of `personal_accuracy_e1` is `personal_std_e1`."""
     names = list_by_round(sweep)
-    bases = [(name, base) for name in names for base in (name.removesuffix("_accuracy"), name)]
-    logged = {name: f"{base}_std" for name, base in bases if f"{base}_std" in names}
+    found = [
+        (one, re.sub(end, r"_std\1", one, count=1)) for one in names for end in (r"(?:_accuracy)?(_e\d+)?$", "()$")
+    ]
+    logged = {name: deviation for name, deviation in found if deviation in names}
     if have := [name for name in wanted if name in logged]:
         return {name: {str(run): sweep.get_history(run, logged[name]) for run in cells["run_id"]} for name in have}
     raise UserError(

@@ -9,6 +9,7 @@ from fedray.analysis.data.axes import (
     WITH_CURVE,
     find_symbol,
     label_finished,
+    list_dotted,
     list_varying_settings,
     refuse_one_value,
     title_axes,
@@ -51,21 +52,17 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
     """
     every = label_finished(sweep, statuses=WITH_CURVE)
     looks, methods = every["_row"], every["algorithm.name"]
-    if x in sweep.cells:
+    whole = sweep  # the metric may name a method that is not drawn
+    if x in list_dotted(sweep.cells):
         numbers, title, without = _read_numbers(sweep.cells, x), title_axes([x], sweep.cells)[0], [x]
     else:
         numbers, title, without = _join_options(sweep.cells, x)
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
     refuse_one_value("--x", x, numbers)
     rows = label_finished(sweep, without, WITH_CURVE).assign(_x=numbers, _look=looks)
-    names = metric.split("+")
-    several = [
-        rows.assign(
-            _row=rows["_row"] + f": {name}" if len(names) > 1 else rows["_row"], _value=read_values(sweep, name)
-        )
-        for name in names
-    ]
-    cells = whole = pd.concat(several, ignore_index=True)
+    names, many = metric.split("+"), "+" in metric
+    several = [rows.assign(_row=rows["_row"] + f": {one}" * many, _value=read_values(whole, one)) for one in names]
+    cells = pd.concat(several, ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
@@ -86,7 +83,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
     numbered = cells.groupby(["_column", "_row"])["_x"].transform("count") > 0
     if lost := ", ".join(dict.fromkeys(cells.loc[cells["_x"].isna() & numbered, "_row"])):
         absent += f"; not drawn, runs without {title}: {lost}"
-    if len(names) > 1:  # no curves have these lines
+    if many:  # no curves have these lines
         looks, methods = cells["_row"], cells["algorithm.name"]
         cells["_look"] = looks
     styles = choose_styles(zip(looks, methods.astype(str), strict=True))
@@ -97,9 +94,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
     gap = min(DODGE, WIDEST / len(dodged))
     figures = {}
     for name, settings in split_figures(cells):
-        what = (
-            make_title(names[0], sweep.cells).partition(" (")[0] if len(names) > 1 else make_title(metric, sweep.cells)
-        )
+        what = make_title(names[0], sweep.cells)
+        what = what.partition(" (")[0] if many else what
         drawn = make_panels([setting for setting, _ in settings], title, what, level=False)
         for setting, panel in settings:
             area, reach = drawn.main[setting], list[float]()
@@ -128,11 +124,9 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
         note = describe_seeds(seeds, bars, rows[rows["run_id"].isin(cells["run_id"])])
         note += f"; {title} on a logarithmic axis" * (first.get_xscale() == "log")
         note += describe_omitted(names, sweep.cells) + apart + absent
-        of_figure = whole[whole["_column"].isin(dict(settings))]
-        note = "; ".join(
-            [note, *dict.fromkeys(said for one in names for said in describe_target(sweep, one, of_figure))]
-        )
-        drawn.figure.set_label(note)
+        of_figure = zip(names, (found[found["_column"].isin(dict(settings))] for found in several), strict=True)
+        told = dict.fromkeys(said for one, found in of_figure for said in describe_target(whole, one, found))
+        drawn.figure.set_label("; ".join([note, *told]))
         figures[name] = with_legend(drawn.figure, *drawn.main.values())
     return figures
 
@@ -177,14 +171,8 @@ def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str
 def list_varied(sweep: SweepTable, fewest: int = 3) -> list[str]:
     """Return the dotted keys that `sensitivity` can draw: so many numbers, by which alone a method's runs differ."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
-    keys = [
-        key
-        for key in map(str, cells)
-        if "." in key
-        and not key.startswith("metrics.")
-        and cells[key].nunique() >= fewest
-        and to_numbers(cells[key].dropna()).notna().all()
-    ]
+    keys = [key for key in list_dotted(cells) if cells[key].nunique() >= fewest]
+    keys = [key for key in keys if to_numbers(cells[key].dropna()).notna().all()]
     alike = {
         key: label_finished(sweep, [key], WITH_CURVE).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys
     }

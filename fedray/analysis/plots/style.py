@@ -313,15 +313,17 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
 def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = False) -> dict[Path, Figure]:
     """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one. Raises UserError.
 
-    Return each file's figure.
+    A name that another setting has is numbered. Return each file's figure.
     """
     written = dict[Path, Figure]()
     for setting, figure in figures.items():
+        text = stem if len(figures) == 1 else f"{stem}-{setting}"
+        for word, symbol in Component.symbols.items():
+            text = text.replace(symbol, word)
+        name = re.sub(r"[^\w-]+", "-", text.replace(".", "_"))  # LaTeX reads a second dot as a suffix
+        while out / f"{name}.png" in written:
+            name += "-2"
         for suffix in (".png", ".pdf"):
-            text = stem if len(figures) == 1 else f"{stem}-{setting}"
-            for word, symbol in Component.symbols.items():
-                text = text.replace(symbol, word)
-            name = re.sub(r"[^\w-]+", "-", text.replace(".", "_"))  # LaTeX reads a second dot as a suffix
             OutputFile("--out", out / f"{name}{suffix}", (suffix,), overwrite).draw(figure, dpi=300)
             written[out / f"{name}{suffix}"] = figure
     return written

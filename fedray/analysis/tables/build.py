@@ -131,7 +131,7 @@ def build(
             f"a search: best row first, by {find_selection_metric(sweep)}"
             + " (selected on the test set)" * Metric.parse(find_selection_metric(sweep)).is_on_test_set
         )
-    notes += list_tuning_notes(sweep, cells)
+    notes += list_tuning_notes(sweep, cells[cells["_row"] != BEST])
     if reference:
         if reference not in names[0]:
             raise unknown_row("--reference", reference, names[0])
@@ -189,7 +189,7 @@ def sort_best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     """Return the rows of a search by their mean selection metric; rows with an unfinished run come last, in order."""
     by = find_selection_metric(sweep)
     value = cells[f"metrics.{by}"] if f"metrics.{by}" in cells else pd.Series(math.nan, cells.index)
-    of_row = value.where(cells["status"] == "finished").groupby(cells["_row"], sort=False)
+    of_row = value.where(cells["status"] == Status.FINISHED).groupby(cells["_row"], sort=False)
     means = of_row.agg(lambda runs: runs.mean(skipna=False))
     return list(means.sort_values(ascending=is_smaller_better(by, cells), kind="stable").index)
 
@@ -360,7 +360,7 @@ def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:
     counts = [one["gradients"] for one in blocks]
     gradients = "" if None in counts else f", {most}{sum(counts):.3g} gradients of a batch"
     lost = "" if finished == draws else f" ({draws - finished} did not finish)"
-    scores = ", ".join(f"{one['score']:.2f}" for one in blocks)
+    scores = ", ".join(f"{one['score']:.{count_digits([one['score']])}f}" for one in blocks)
     return f"{format_count(draws, 'draw')}{lost}, {most}{format_count(rounds, 'round')}{gradients}; scored {scores}"
 
 
@@ -424,7 +424,7 @@ def main(
         told = read_accuracies(runs, label_finished(runs)) if of_clients else list_runs(runs, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
-    sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
+    sweep = (find_cells if published or paper else collect)(*name)
     if published and not paper and sweep.name.partition("/")[0] not in list_papers():
         raise UserError(
             f"--published: {sweep.name!r} does not belong to a paper; name the printed table with --paper, such as "

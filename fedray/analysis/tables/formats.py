@@ -48,7 +48,7 @@ def to_latex(table: ResultTable) -> str:
 
     def cell(key: Key) -> str:
         text = _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
-        return re.sub(r"([(,] ?)-(?=\d)", r"\1$-$", text)  # a difference's sign; a mere hyphen is shorter
+        return re.sub(r"(^|[(\[{,] ?)-(?=\d)", r"\1$-$", text)  # a sign; a mere hyphen is shorter
 
     heads, tops = _split_names(table.rows), _split_names(table.columns, table.is_joined)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
@@ -76,7 +76,7 @@ def to_latex(table: ResultTable) -> str:
             lines.append(r"\midrule" if row == BEST else r"\addlinespace")
         first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
         names = [first, *map(escape_tex, options)]
-        place = 0 if first else -1  # a method of several rows is named in the first
+        place = -1 if any(options) or not first else 0  # a method of several rows is named in the first
         names[place] = " ".join(filter(None, [names[place], table.seeds_notes[row]]))
         lines.append(" & ".join([*names, *(cell((row, column)) for column in table.columns)]) + r" \\")
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines

@@ -97,6 +97,13 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     assert np.ptp(first.lines[0].get_xdata()) == 0
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
     assert forest.get_label() == "mean over 2 seeds"
+    cells = [cell(method, 0.9, seed) for method in (FEDAVG, SMALL) for seed in range(3)]
+    write(store, cells, [history(40, last) for last in (80, 80, 80, 90, 10, 10)], name="late")
+    (forest,) = draw_forests(compare(collect("late"), "fedavg", "rounds_to:80")).values()
+    assert (
+        forest.get_label() == "one seed; line: its 95% interval, uncorrected; never: 2 of 3, fedsam (dirichlet α=0.9)"
+    )
+    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart, or too few pairs"]
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:

@@ -100,6 +100,7 @@ def test_methods_share_an_axis_and_unknown_options_are_refused(store: Tracker, t
     }
     main("sweep", "sensitivity", SAME, out=tmp_path / "drawn")
     assert {path.suffix for path in (tmp_path / "drawn").iterdir()} == {".png", ".pdf"}
+    main("sweep", "sensitivity", SAME, "speedup:55/fedavg+test_accuracy", out=tmp_path / "of-one")
     for x, message in (("mofedsam.bta", "'mofedsam.bta'; did you mean 'mofedsam.beta'"), ("mofedsam.beta,", "''")):
         with pytest.raises(UserError, match=f"^--x: unknown name {re.escape(message)}"):
             main("sweep", "sensitivity", x)
