@@ -21,7 +21,11 @@ class Partition(Component):
     splits: ClassVar[bool] = False
     """True if the partition itself lists test or validation samples (`get_held_out`)."""
     min_size: int = Field(1, ge=0, description="smallest shard accepted; 0 allows empty clients, never trained")
-    seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split; default: the run's seed")
+    seed: int | None = Field(None, ge=0, lt=2**32, description="seed of the split, if it draws; default: the run's")
+
+    def _get_seed(self, seed: int) -> int:
+        """Return the partition's own seed, or that of the run."""
+        return seed if self.seed is None else self.seed
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
         """Make one draw. labels: int64 `(n,)`."""
@@ -44,7 +48,7 @@ class Partition(Component):
                 f"partition.min_size: {clients} clients x {self.min_size} samples are more than the "
                 f"{len(data.y_train)} training samples"
             )
-        seed = seed if self.seed is None else self.seed
+        seed = self._get_seed(seed)
         labels = data.y_train.view()
         labels.flags.writeable = False  # a draw that sorts them in place would change the data
 
@@ -115,6 +119,6 @@ class Partition(Component):
                 each class is dealt in proportion to the training samples of it (D-43: their Dirichlet code caps test
                 sizes separately, which can change the mix; here it does not).
         """
-        rng = generator(seed if self.seed is None else self.seed, "partition test")
+        rng = generator(self._get_seed(seed), "partition test")
         counts = shards.count_labels(data.y_train, data.num_classes)
         return (draw_by_share if how == "share" else split_in_proportion)(counts, data.y_test, rng)

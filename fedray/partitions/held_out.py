@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
@@ -82,12 +82,10 @@ def _split_samples(
         taken = partial(_count, test.fraction, up=True)  # as PFLlib
         shards, tests = hold_out(shards, data.y_train, taken, seed, "client test", test.stratify)
         _refuse_nothing("test", tests, test.fraction, "any client that has two")
-    split = _set_apart(Split(shards, tests, held), clients)
     if validation is not None and held is None:
-        shards, held = hold_out(split.train, data.y_train, partial(_count, validation.fraction), seed)
+        shards, held = hold_out(shards, data.y_train, partial(_count, validation.fraction), seed, clients=clients)
         _refuse_nothing("validation", held, validation.fraction, "any client")
-        split = replace(split, train=shards, validation=held)
-    return split
+    return _set_apart(Split(shards, tests, held), clients)
 
 
 def _set_apart(split: Split, clients: int) -> Split:
@@ -145,8 +143,10 @@ def hold_out(
     seed: int,
     purpose: str = "validation",
     stratify: bool = True,
+    clients: int | None = None,
 ) -> tuple[Shards, Shards]:
-    """Hold out `count` of every client's samples; return the shards for training, and what each client holds out.
+    """Hold out `count` of the samples of the first `clients` (None: of all); return the shards for training, and what
+    each client holds out.
 
     A client's own draw leaves it at least one sample. Partitions that give a sample to several clients, or to one
     client several times, lose every copy of a held-out sample, so that no client trains on it.
@@ -154,7 +154,7 @@ def hold_out(
     held = []
     for client in range(len(shards)):
         own = np.unique(shards[client])
-        if taken := count(len(own)):
+        if taken := count(len(own)) if clients is None or client < clients else 0:
             rng = generator(seed, purpose, client=client)
             drawn = draw_stratified(labels[own], taken, rng) if stratify else np.sort(rng.permutation(len(own))[:taken])
             own = own[drawn]

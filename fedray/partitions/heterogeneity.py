@@ -10,7 +10,7 @@ EXACT_CLIENTS = 500
 """With up to this many clients every pair is compared; of more, this many are drawn, always the same ones."""
 
 
-def draw_heatmap(counts: np.ndarray, title: str = "", unseen: int = 0) -> Figure:
+def draw_heatmap(counts: np.ndarray, title: str, unseen: int = 0) -> Figure:
     """Draw samples per client (across) and class (down), `(clients, classes)`, without changing matplotlib's state.
 
     A line sets the unseen clients, which are the last ones, apart.
@@ -45,7 +45,7 @@ def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
     """
     sizes = counts.sum(axis=1)
     held = counts[sizes > 0]
-    low, q25, median, q75, high = (float(q) for q in np.quantile(sizes[sizes > 0], (0, 0.25, 0.5, 0.75, 1)))
+    low, q25, median, q75, high = (float(q) for q in np.quantile(held.sum(axis=1), (0, 0.25, 0.5, 0.75, 1)))
     some = held
     if len(held) > EXACT_CLIENTS:
         some = held[generator(0, "heterogeneity").choice(len(held), EXACT_CLIENTS, replace=False)]

@@ -37,7 +37,7 @@ class Dirichlet(Partition):
     """LDA: for each class a Dirichlet(α) draw over the clients; sizes differ (FedSOL, FedNTD, MOON, FedGELA).
 
     A client that already holds its fair share gets no samples of the following classes: floor(n/N), as in FedSOL's and
-    FedNTD's code; MOON's has n/N. Theirs redraws until the smallest client has 10 samples: `min_size: 10` (FedGELA's
+    FedNTD's code; MOON's has n/N. They redraw until the smallest client has 10 samples: `min_size: 10` (FedGELA's
     personal split: `min_size: 0`).
     """
 
@@ -204,7 +204,7 @@ class Natural(Partition):
             raise UserError(f"partition.name: data {data.name} have no natural clients ({arrays})")
         ids = np.union1d(data.client_train, data.client_train if data.natural_ids is None else data.natural_ids)
         owner = np.searchsorted(ids, data.client_train)
-        rng = generator(seed if self.seed is None else self.seed, "partition")
+        rng = generator(self._get_seed(seed), "partition")
         if clients == len(ids):
             shards = Shards.from_owner(owner, clients)
         elif clients < len(ids) and self.pick != "all":
@@ -224,7 +224,7 @@ class Natural(Partition):
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         if data.client_train is None or data.client_test is None:
             return super().split_test(data, shards, seed, how)
-        rng = generator(seed if self.seed is None else self.seed, "partition test")
+        rng = generator(self._get_seed(seed), "partition test")
         return split_naturally(data.client_train, data.client_test, shards, rng)
 
     @staticmethod
@@ -320,7 +320,7 @@ def _choose_classes(cumulative: Array, uniform: Array) -> Array:
     """Return the class of each draw by inverse CDF. cumulative: `(k, classes)`; uniform: `(k, draws)`, as is the
     result.
     """
-    drawn = np.zeros(uniform.shape, dtype=np.int16)
+    drawn = np.zeros(uniform.shape, dtype=np.int32)
     for label in range(cumulative.shape[1] - 1):
         drawn += uniform >= cumulative[:, label, None]
     return drawn

@@ -406,6 +406,18 @@ def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str
         assert abs(shares - np.bincount(data.y_train) / len(data.y_train)).max() < 1 / len(held.indices)
 
 
+def test_no_unseen_client_trains_on_what_another_holds_out() -> None:
+    """Clients share samples; those that never train hold none out, and lose what the others do."""
+    data, source = Digits().load(), make_data_source({"name": "digits", "validation": {}})
+    partition = make_partition({"name": "dirichlet_client", "alpha": 0.5})
+    found, whole = (split_samples(source, partition, data, clients, 0, 13 - clients) for clients in (10, 13))
+    assert found.unseen is not None
+    assert not np.intersect1d(found.validation.indices, found.unseen.train.indices).size
+    assert len(found.validation) == 10
+    for client in range(10):
+        np.testing.assert_array_equal(found.validation[client], whole.validation[client])
+
+
 def test_both_sets_are_dealt_and_split_and_natural_clients_keep_what_comes_with_them() -> None:
     """1,437 + 360 digits among 20 clients: each has 89 or 90, tests on 23 (22.25 and 22.5 rounded up)."""
     plain, both = split("iid", 3, test={}), split("iid", 3, test={}, validation={"fraction": 0.1})
