@@ -22,7 +22,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, normalize
@@ -33,7 +33,7 @@ from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, save, 
 from fedray.cells.status import Status
 from fedray.client import CHUNK
 from fedray.common.entry import Overwrite
-from fedray.common.errors import UserError, escape, unknown
+from fedray.common.errors import UserError, escape, restate, unknown
 from fedray.common.output import OutputFile
 from fedray.common.rng import generator
 from fedray.config import RunConfig
@@ -192,7 +192,7 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
 
 
 def find_top_eigenvalues(
-    times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
+    times: Callable[[Tensor], Tensor], start: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a symmetric matrix's largest eigenvalues, descending by sign, and their unit eigenvectors `(count, P)`.
 
@@ -203,7 +203,8 @@ def find_top_eigenvalues(
         return times(torch.from_numpy(np.ascontiguousarray(v.reshape(-1), dtype=np.float32))).cpu().numpy()
 
     operator = LinearOperator((len(start), len(start)), matvec=matvec, dtype=np.float32)
-    values, vectors = eigsh(operator, k=count, which="LA", v0=start.astype(np.float32), tol=TOLERANCE)
+    with restate("--run: the Hessian's eigenvalues were not found; it is 0, or not finite", ArpackError):
+        values, vectors = eigsh(operator, k=count, which="LA", v0=start.astype(np.float32), tol=TOLERANCE)
     order = np.argsort(values)[::-1]
     return values[order].astype(float), vectors.T[order]
 
@@ -335,6 +336,8 @@ def draw_contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: S
     drawn = make_panels(titles, f"along {WORDS[kind]} 1", f"along {WORDS[kind]} 2", height=HEIGHT)
     # Equal areas between the levels, however steep the losses are.
     levels = np.unique(np.quantile(np.stack(losses), np.linspace(0, 1, 16)))
+    if len(levels) < 2 or not np.isfinite(levels).all():
+        raise UserError("--reach: the losses along the directions are all equal, or not finite; choose another reach")
     for area, loss in zip(drawn.main.values(), losses, strict=True):
         filled = area.contourf(steps, steps, loss.T, levels, cmap="Greys")
         area.contour(steps, steps, loss.T, levels, colors="black", linewidths=0.3)

@@ -30,7 +30,14 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.models.network import Network
 from fedray.papers import sharpness
-from fedray.papers.sharpness import compute_surface, draw_filter_normalised, find_runs, find_top_eigenvalues, main
+from fedray.papers.sharpness import (
+    compute_surface,
+    draw_contours,
+    draw_filter_normalised,
+    find_runs,
+    find_top_eigenvalues,
+    main,
+)
 from fedray.papers.variants import VARIANTS
 from fedray.sweep.single import run_problem
 from fedray.tracking.tracker import Tracker
@@ -203,14 +210,21 @@ def test_products_and_eigenvalues_of_softmax_regression() -> None:
     columns = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(15)]).numpy()
     np.testing.assert_allclose(columns, hessian, atol=2e-7)
     start = np.random.default_rng(1).normal(size=15)
-    values, vectors = find_top_eigenvalues(lambda v: found.multiply_hessian(theta, v), start)
+    values, vectors = find_top_eigenvalues(lambda v: found.multiply_hessian(theta, v), start, 5)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(hessian)[::-1][:5], rtol=1e-4)
     np.testing.assert_allclose(hessian @ vectors[0], values[0] * vectors[0], atol=1e-4)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
     # diag(-100, 7, 6, 5, 4, 3, 2, 0, ...): -100 is the largest in size, and is none of the five.
     diagonal = torch.tensor([-100.0, 7, 6, 5, 4, 3, 2, *[0] * 30])
-    values, _ = find_top_eigenvalues(lambda v: diagonal * v, np.ones(37))
+    values, _ = find_top_eigenvalues(lambda v: diagonal * v, np.ones(37), 5)
     assert values == pytest.approx([7, 6, 5, 4, 3], rel=1e-4)
+
+
+def test_a_flat_loss_is_one_line() -> None:
+    with small.refused("--run: the Hessian's eigenvalues were not found; it is 0, or not finite"):
+        find_top_eigenvalues(lambda v: 0 * v, np.ones(37), 5)
+    with small.refused("--reach: the losses along the directions are all equal"):
+        draw_contours(["a"], "eigen", np.linspace(-1, 1, 3), [np.ones((3, 3))])
 
 
 def pick_model(name: str, classes: int = 3) -> tuple[dict[str, Any], np.ndarray, Dataset]:
