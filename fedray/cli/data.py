@@ -113,10 +113,11 @@ def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
     # The channel axis may have been repeated from grey by an option.
     shape = (facts.shape[0], *data.input_shape[1:]) if len(facts.shape) == 3 else data.input_shape
     clients = None if data.client_train is None else len(np.unique(data.client_train))
+    classes = None if facts.train is None else facts.classes  # a part of LEAF's samples need not have all
     pairs = [
         ("training samples", len(data.y_train), facts.train),
         ("test samples", len(data.y_test), facts.test),
-        ("classes", len(np.unique(np.concatenate([data.y_train, data.y_test]))), facts.classes),
+        ("classes", len(np.unique(np.concatenate([data.y_train, data.y_test]))), classes),
         ("shape", shape, facts.shape),
         ("natural clients", clients, facts.clients),
     ]
@@ -169,9 +170,11 @@ def show(
     figure = draw_heatmap(counts, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)
     file.draw(figure, dpi=120)
     numbers = measure_heterogeneity(counts[:clients])
-    for what, held in (("testing", split.test), ("validation", split.validation)):
-        if held is not None:
-            print(f"{len(held.indices)} samples held out for {what}; the rest is for training")
+    tests = [split.test, None if split.unseen is None else split.unseen.test]
+    for what, parts in (("testing", tests), ("validation", [split.validation])):
+        if held := [part for part in parts if part is not None]:
+            count = sum(len(part.indices) for part in held)
+            print(f"{count} samples held out for {what}; the rest is for training")
     print(
         f"{numbers['samples']} samples, {numbers['clients']} clients ({numbers['empty_clients']} empty), "
         f"{numbers['mean_classes']:.2f} of {data.num_classes} classes per client"
