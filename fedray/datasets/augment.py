@@ -105,11 +105,10 @@ class Cutout(Transform):
 
     def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
         h, w = source.shape[1:]
-        half = self.cutout // 2
         covered = []
         for n, start in zip((h, w), drawn, strict=True):
             place = torch.arange(n, device=source.device)
-            covered.append((place >= start) & (place < start + 2 * half))
+            covered.append((place >= start) & (place < start + self.cutout))
         return source.masked_fill(covered[0][:, :, None] & covered[1][:, None, :], h * w + 1)
 
 

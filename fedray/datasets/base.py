@@ -13,7 +13,7 @@ from fedray.common.errors import DataMissing, UserError, truncate_repr, unknown
 from fedray.common.rng import key_draws
 from fedray.common.yaml_files import locate
 from fedray.components.base import Checked, Component, describe_owners
-from fedray.components.identity import make_entry
+from fedray.components.identity import list_files, make_entry
 from fedray.components.plugins import blame
 from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset, describe_empty, describe_repeated
@@ -103,7 +103,7 @@ class DataSource(Component):
         return {"name": self.name, **held_out}  # the arrays enter by digest, so the options that make them do not
 
     files: ClassVar[str] = ""
-    """The required files, relative to `data_dir()`."""
+    """The required files, relative to `get_data_dir()`."""
     used_by: ClassVar[str] = ""
     """The papers whose experiments use it."""
     published: ClassVar[Published | None] = None
@@ -131,10 +131,11 @@ class DataSource(Component):
         """Raise UserError if a data set is not what this section loads, as far as it tells."""
         if ":" not in self.name and data.name != self.name:
             raise UserError(f"simulate: data: found the data set {data.name}; data.name is {self.name}")
+        files = list_files(type(self))
         for key, value in self.list_loading_options().items():
             if data.options is not None:
                 given = data.options.get(key)
-                places = {locate("data.path", str(one)).resolve() for one in (given, value) if key == "path"}
+                places = {locate("data.path", str(one)).resolve() for one in (given, value) if key in files}
                 if given != value and len(places) != 1:
                     found = f"{key} {truncate_repr(given)}; data.{key} is {truncate_repr(value)}"
                     raise UserError(f"simulate: data: was loaded with {found}")
@@ -147,7 +148,7 @@ class DataSource(Component):
                 )
 
     def fetch(self) -> None:
-        """Download the files into `data_dir()`. Raises UserError if that is not possible."""
+        """Download the files into `get_data_dir()`. Raises UserError if that is not possible."""
         if self.needs_files:
             raise UserError(
                 f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in "

@@ -1,4 +1,4 @@
-"""A cache of arrays that are slow to decode: memory-mapped .npy files under `<data_dir>/.fedray-cache`.
+"""A cache of arrays that are slow to decode: memory-mapped .npy files under `get_data_dir()/.fedray-cache`.
 
 Downloads for `fedray data fetch`: one file at a time, whole and with the published md5, or not at all.
 """
@@ -44,10 +44,10 @@ def write_data_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def cache_arrays(
-    name: str, version: str, sources: Iterable[Path], decode: Callable[[], dict[str, np.ndarray]]
+    name: str, version: str, sources: Iterable[Path], names: Iterable[str], decode: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, Any]:
-    """Return the arrays of `decode()` by name, read-only and memory-mapped; they are decoded again only if what decides
-    them has changed.
+    """Return the arrays of `decode()`, which have these names, read-only and memory-mapped; they are decoded again only
+    if what decides them has changed.
 
     The key consists of `version` (of the decoder, with everything else that decides the arrays: options, labels, the
     test set) and of every source's path, size and times, in the order in which `decode` reads them. One of these times
@@ -84,10 +84,7 @@ def cache_arrays(
                 for path in new:
                     path.rmdir()
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == ".npy")
-        if not files:
-            raise ValueError("it holds no arrays")
-        return {file.stem: np.load(file, mmap_mode="r") for file in files}
+        return {key: np.load(folder / f"{key}.npy", mmap_mode="r") for key in names}
     except PermissionError as error:
         raise UserError(
             f"data.name: {name}: the cache {folder} cannot be read: {error.strerror}; let its owner open it to you"

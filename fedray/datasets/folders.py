@@ -84,8 +84,6 @@ class Pictures(Images):
         kinds, above = self.name_classes(train), sorted({picture.above for picture in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
             refuse_two_spellings(f"data.path: {root}: {what}", names)
-        if shared := {picture.path for picture in train} & {picture.path for picture in test}:
-            raise UserError(f"data.path: {min(shared)} is listed for training and for testing")
         for picture in test:
             if picture.kind not in kinds or picture.above not in above:
                 raise UserError(f"data.path: {picture.path}: no training picture is of that class and {self.level}")

@@ -120,7 +120,8 @@ def read_pictures(
         return {**x, **facts}
 
     listed = {key: array.tolist() for key, array in facts.items()}  # labels and clients are part of the key
-    arrays: dict[str, Any] = cache_arrays(name, f"{version} {listed}", every, decode_all)
+    names = [*facts, *(f"x_{part}" for part in parts)]
+    arrays: dict[str, Any] = cache_arrays(name, f"{version} {listed}", every, names, decode_all)
     return Dataset(name, num_classes=len(kinds), **arrays)
 
 
@@ -182,10 +183,12 @@ class TinyImageNet(Images):
         folder, archive = _get_tiny_folder(), get_data_dir() / "tiny-imagenet-200.zip"
         if folder.is_dir():
             return
+        is_own = archive.exists()
         download(self.name, self.url, archive, self.md5)
         check_md5(self.name, str(archive), archive, self.md5)
         unpack(self.name, archive, folder)
-        archive.unlink()
+        if not is_own:
+            archive.unlink()
 
     def read(self) -> Dataset:
         kinds = sorted(self._read_lines("wnids.txt"))

@@ -19,6 +19,7 @@ from pydantic import Field
 from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 from fedray.datasets import text as words
+from fedray.datasets.arrays import KEYS
 from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
@@ -44,6 +45,7 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
         source.name,
         version,
         [*files["train"], *files["test"]],
+        KEYS,
         lambda: _decode(source.name, files, decoder(files["train"]), facts.classes),
     )
     return Dataset(source.name, num_classes=facts.classes, **arrays)

@@ -4,6 +4,7 @@ NumPy reads the files: they hold just six documented arrays, so the `medmnist` p
 """
 
 import zipfile
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -53,8 +54,8 @@ class MedMNIST(Images):
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
 
     def get_expected(self) -> Published:
-        p, added = self.published, self.validated * (self.validation_images == "train")
-        return Published((p.train or 0) + added, p.test, p.classes, p.shape)
+        added = self.validated * (self.validation_images == "train")
+        return replace(self.published, train=(self.published.train or 0) + added)
 
     def _check_part(self, where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return images and labels of a part as a data set has them. Raises UserError."""

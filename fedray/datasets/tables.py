@@ -70,6 +70,7 @@ class Csv(DataSource):
             found = " and ".join(ways) or "no test set"
             raise UserError(f"data: found {found}; one of split, test_path and test: {{from: clients}} is required")
         named = [name for name in (self.label_column, self.client, self.split) if name is not None]
+        named += {self.label_column} & {*self.drop, *self.texts}
         if twice := [name for name in named if named.count(name) > 1]:
             raise UserError(f"data: the column {truncate_repr(twice[0])} is named for two purposes")
         return self

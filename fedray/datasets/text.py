@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import open_file
+from fedray.datasets.arrays import KEYS
 from fedray.datasets.base import DataSource, Published, get_data_dir
 from fedray.datasets.cache import cache_arrays, download
 from fedray.datasets.dataset import Dataset
@@ -97,7 +98,7 @@ class AGNews(DataSource):
             if not _locate(part).exists():
                 raise self.make_missing(f"ag_news_csv/{part}.csv")
         version, paths = f"1 {self.vocabulary} {self.length}", [_locate(part) for part in MD5]
-        arrays = cache_arrays(self.name, version, paths, self._decode)
+        arrays = cache_arrays(self.name, version, paths, KEYS[:4], self._decode)
         return Dataset(self.name, num_classes=CLASSES, **arrays)
 
     def _decode(self) -> dict[str, np.ndarray]:
