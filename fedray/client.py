@@ -84,7 +84,7 @@ class LocalClient(Client):
     method's numbers of a round come in `message`. shares: the parameters that `shared_update` holds. shuffle: whether a
     pass over its samples (`batches`) is in random order, otherwise in their own order. passes: how often it has called
     grad or grad_with (`gradients`), full_grad (`full_gradients`), predict (`predictions`) and shard
-    (`full_predictions`). stepped: a copy from before `upload`, for probes.
+    (`full_predictions`). stepped: in a measured round, a copy from before `upload`.
     """
 
     id: int

@@ -35,18 +35,21 @@ def list_papers() -> list[str]:
 def locate_sweep(file: Path) -> Path:
     """Return the file itself if it exists, otherwise the shipped sweep of that name; a folder does not hide it.
 
-    Raises UserError, which names the nearest shipped sweep, if neither exists; the path of a YAML file is left alone.
+    Raises UserError, which names the nearest shipped sweep, if neither exists; other YAML files are left alone.
     """
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
     if file.exists():
         return file
+    missing = f"{truncate_repr(str(file))}: there is no such file"
     if is_yaml(file):
+        if (shipped := file.with_suffix("").as_posix()) in known:
+            raise UserError(f"{missing}; {shipped} is the sweep that fedray has")
         return file
     near = find_nearest(file.as_posix(), known, 0.5)
     hint = f"did you mean {near}?" if near else "`fedray list sweeps` names them all"
-    raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
+    raise UserError(f"{missing} and no shipped sweep of that name; {hint}")
 
 
 EXTENDS = "extends"

@@ -148,6 +148,7 @@ class LocalTrainer:
         statistics = c.state.get(SECOND_BUFFERS)
         with _seed(c, "torch"), self.guard(c):  # dropout
             rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
+            c.stepped = c.copy() if broadcast.measured else None
             uploads = self.finish(c, task.weight)
         if c.first:
             self._refuse_names(c.state)
@@ -332,7 +333,6 @@ class LocalTrainer:
         Raises UserError if a method's upload has a name that is taken.
         """
         uploads: dict[str, Sum | PerClient] = {}
-        c.stepped = c.copy()
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             with refuse_lost(method, "upload", c):
                 sent = let_assign(method, "upload", method.upload, c)
