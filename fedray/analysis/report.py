@@ -54,7 +54,7 @@ ASKED = {"actors": 1, "cpus_per_actor": 1, "gpus_per_actor": 0}
 """Options of `runtime` that say what a run asks of the cluster, with their defaults."""
 COMMIT = "mlflow.source.git.commit"
 """The tag of a run with fedray's commit."""
-EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped by `stop` or a callback"}
+EARLY = {Status.PRUNED: "pruned by the scheduler", Status.STOPPED: "stopped by `stop` or a callback"}
 """Statuses of runs that ended as intended before their last round, and why."""
 TASK = ("data.name", "model.name", "clients.total", "clients.per_round", "training.rounds")
 """Settings at the top of the page, if all cells share them."""

@@ -11,15 +11,16 @@ import pandas as pd
 
 from fedray.analysis.data.collect import SweepTable
 from fedray.cells.cell import shorten_number
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, find_nearest, unknown
 from fedray.config.run import MEANT
 from fedray.partitions import PARTITIONS
 from fedray.sweep.points import COMPONENTS
 
-FINISHED = ("finished",)
+FINISHED = (Status.FINISHED,)
 ALIKE = ("data", "partition", "model", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
 """Sections, and keys or their beginnings, that runs share which are compared with each other."""
-WITH_CURVE = (*FINISHED, "stopped")
+WITH_CURVE = (*FINISHED, Status.STOPPED)
 """Statuses of a run that has a curve: all its rounds, or those up to where `stop` ended it."""
 
 

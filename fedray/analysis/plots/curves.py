@@ -27,6 +27,7 @@ from fedray.analysis.plots.style import (
     with_legend,
 )
 from fedray.cells.metric import list_last_rounds
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
 from fedray.config.evaluation import describe_late_start
 
@@ -71,7 +72,8 @@ def draw_curves(
     looks = choose_styles(
         (_label(row, name, names), methods[row]) for names in quantities for row, name in product(methods, names)
     )
-    figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
+    has_stopped = Status.STOPPED in {*cells["status"]}
+    figures, many_ends = {}, "; a line ends with the first of its seeds" * has_stopped
     for figure_name, settings in split_figures(cells):
         drawn_by = [logged[name] for name in wanted if _list_rounds(settings, logged[name])]
         if not drawn_by:

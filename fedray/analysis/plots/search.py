@@ -27,9 +27,10 @@ from fedray.analysis.plots.style import (
     with_legend,
 )
 from fedray.cells.metric import Metric
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
 
-TRIED = ("finished", "stopped", "pruned")
+TRIED = (Status.FINISHED, Status.STOPPED, Status.PRUNED)
 """Statuses of runs that have a value; only finished ones can be the best."""
 STEPS = 12
 """Maximum number of values of a key for which a heatmap has rows or columns."""
@@ -76,7 +77,7 @@ def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
         figure, area = make_axes("rounds trained", title, str(setting))
         for method, group in panel.groupby("_method", sort=False):
             style = styles[str(method)]
-            done = group["_value"].where(group["status"] == "finished")
+            done = group["_value"].where(group["status"] == Status.FINISHED)
             best = done.cummin() if is_smaller_better(by, sweep.cells) else done.cummax()
             area.step(group["_rounds"].cumsum(), best.ffill(), where="post", label=str(method), **style)
         figures[str(setting)] = with_legend(figure, area)
@@ -94,7 +95,7 @@ def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
             at = _scale(area, panel[key], "x")
             for method, group in panel.groupby("_method", sort=False):
                 style = styles[str(method)]
-                whole = group["status"] == "finished"
+                whole = group["status"] == Status.FINISHED
                 look = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
                 area.plot(at[group.index[~whole]], group["_value"][~whole], markerfacecolor="white", **look)
@@ -107,7 +108,7 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
     """Return two keys, method and setting -> figure of the mean value by both, or a point per trial for many values."""
     found, figures = list_trials(sweep), dict[str, Figure]()
     for first, second in itertools.combinations(list_keys(sweep), 2):
-        both = found[found[first].notna() & found[second].notna() & (found["status"] == "finished")]
+        both = found[found[first].notna() & found[second].notna() & (found["status"] == Status.FINISHED)]
         for (setting, method), group in both.groupby(["_setting", "_method"], sort=False):
             if min(group[first].nunique(), group[second].nunique()) > 1:
                 x, y = title_axes((first, second), sweep.cells)

@@ -11,6 +11,7 @@ import pandas as pd
 from fedray.analysis.data.axes import unknown_row
 from fedray.analysis.data.metrics import NEVER, find_mean, name_metrics
 from fedray.analysis.tables.published import BEST, PublishedNumber
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class ResultTable:
 
 def make_entry(group: pd.DataFrame) -> Entry:
     """Return the entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
-    counted = (group["status"] == "finished") | group["_value"].notna()
+    counted = (group["status"] == Status.FINISHED) | group["_value"].notna()
     others, values = Counter(map(str, group.loc[~counted, "status"])), group.loc[counted, "_value"]
     if untold := int(values.isna().sum()):
         others[UNPAIRED] = untold
