@@ -163,6 +163,9 @@ class StackedClient(LocalClient):
     def _refuse_in_loss(self) -> None:
         raise Unstackable("a prediction or a full gradient has no stack")
 
+    def draw(self) -> tuple[Tensor, Tensor]:
+        raise Unstackable("a draw has no stack")
+
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         if loss is not None or part != "all":
             raise Unstackable("a gradient of a part, or of the method's own loss, has no stack")

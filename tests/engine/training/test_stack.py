@@ -82,6 +82,16 @@ class Doubles(FedAvg):
         return {"a": Sum(h, 0.5), "b": Sum(h, 1.0)}
 
 
+class Draws(FedAvg):
+    """Takes another batch than a step's."""
+
+    name, stacks = "draws", True
+
+    def direction(self, c: Client) -> Tensor:
+        c.x, c.y = c.draw()
+        return c.grad(c.theta)
+
+
 class Undeclared(FedAvg):
     name, direction = "undeclared", Longest.direction
 
@@ -226,6 +236,12 @@ def test_a_number_that_differs_is_refused(made: list[int], lines: Lines) -> None
     assert outcome(Weighted, 8, training=training) == outcome(Weighted, 1, training=training)
     (line,) = lines()
     assert "weight is not the same for all clients" in line
+
+
+def test_a_draw_is_each_client_s_own(lines: Lines) -> None:
+    assert outcome(Draws, 8) == outcome(Draws, 1)
+    (line,) = lines()
+    assert "a draw has no stack" in line
 
 
 def test_a_stack_out_of_memory_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
