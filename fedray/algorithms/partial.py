@@ -1,7 +1,6 @@
 """Methods that average a part of the model and leave the rest with clients: FedPer, LG-FedAvg, FedBN, FedSA-LoRA."""
 
-from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -128,22 +127,7 @@ def share_matrix(method: Algorithm, share: Literal["A", "B"]) -> Algorithm:
             f"model.lora.share: found {share}, which is for methods that exchange parameters alone; {method.name} "
             "exchanges or keeps something of its own, so share: both is required"
         )
-    return _rebuild(kind, share, method.__getstate__())
-
-
-@cache
-def _keep_matrix(kind: type[Algorithm], share: Literal["A", "B"]) -> type[Algorithm]:
-    """Return the method whose clients keep the other matrix."""
     kept = {"A": "lora_B", "B": "lora_A"}[share]
-
-    def reduce(self: Algorithm, protocol: Any) -> tuple[Any, ...]:
-        return _rebuild, (kind, share, self.__getstate__())
-
-    parts = {"shares": f"not_{kept}", "keeps": kept, "personal": "kept", "generic": False, "__reduce_ex__": reduce}
-    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **parts})
-
-
-def _rebuild(kind: type[Algorithm], share: Literal["A", "B"], state: dict[Any, Any]) -> Algorithm:
-    method = object.__new__(_keep_matrix(kind, share))
-    method.__setstate__(state)
-    return method
+    shared = method.model_copy()
+    vars(shared).update(shares=f"not_{kept}", keeps=kept, personal="kept", generic=False)  # in place of the class's
+    return shared

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedray.algorithms import ALGORITHMS
+from fedray.algorithms import ALGORITHMS, Algorithm
 from fedray.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedray.algorithms.fedsol import FedSOL
 from fedray.common.errors import UserError
@@ -120,6 +120,24 @@ def test_a_packed_run_is_the_same_and_cells_keep_their_hashes(monkeypatch: pytes
     # As 0.2 hashes them: cells of one section and kind of value each. Other hashes leave finished cells unfound.
     monkeypatch.setattr("fedray.config.run.NUMERICS", 1)
     assert {cell: RunConfig.parse(point).hash_cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}
+
+
+class Own(Algorithm):
+    """A user's own method, which exchanges parameters alone."""
+
+    mu: float = 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["fedprox", {"name": f"{__name__}:Own", "mu": 0.5}])
+@pytest.mark.parametrize(("share", "kept"), [("A", "lora_B"), ("B", "lora_A")])
+def test_a_method_whose_clients_keep_a_matrix_is_sent_and_parsed_again(algorithm: Any, share: str, kept: str) -> None:
+    """Actors get a packed run; a section of a run may be the component of another one."""
+    raw = LEAST | {"algorithm": algorithm, "model": {"name": "mlp", "lora": {"share": share}}}
+    run = RunConfig.parse(raw)
+    for other in (RunConfig.unpack(run.pack()), RunConfig.parse(raw | {"algorithm": run.algorithm})):
+        assert other == run
+        assert (other.algorithm.shares, other.algorithm.keeps) == (f"not_{kept}", kept)
+    assert type(run.algorithm).keeps == "none"
 
 
 def test_fedexp_scales_epsilon_by_the_rate_after_the_warm_up() -> None:
