@@ -17,7 +17,6 @@ from fedray.engine.process.evaluate import count_chunks, evaluate
 from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import Worker
-from fedray.engine.state import ClientState, digest_state
 
 CALLS: dict[str, Any] = {"train": train, "evaluate": evaluate, "evaluate_personal": evaluate_personal}
 
@@ -60,9 +59,6 @@ class Processes:
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         return client_files.write_states(directory, versions)
-
-    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        return {i: digest_state(state) for i, state in states.items()}
 
     def close(self) -> None:
         """End the processes."""

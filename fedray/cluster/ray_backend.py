@@ -6,7 +6,7 @@ If one process is enough, the trial's own process trains.
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -42,7 +42,7 @@ from fedray.engine.process.evaluate import count_chunks, evaluate
 from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import LESS_MEMORY, Worker
-from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, load_state
+from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 from fedray.partitions.held_out import Split
 
 log = logging.getLogger("fedray")
@@ -109,10 +109,6 @@ class ClientActor:
     def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
         """Write clients' states, each hashed here once."""
         return client_files.write_states(directory, [Version(i, at, unpack(state)) for i, at, state in versions])
-
-    def hash_states(self, nowhere: None, states: list[tuple[int, StateRef]]) -> dict[int, str]:
-        """Return client -> hash of its state."""
-        return {i: digest_state(state) for i, state in states}
 
 
 class RayBackend:
@@ -183,22 +179,13 @@ class RayBackend:
         return _join(self._call("evaluate_personal", calls, request.kind))
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
-        shares = self._assign_to_homes([version.client for version in versions])
+        homes = [self._homes.get(version.client) for version in versions]
+        shares = assign_to_actors([1] * len(versions), homes, len(self._actors))
         calls = [(directory, [(*versions[k][:2], pack(versions[k].state)) for k in share]) for share in shares]
         try:
             return _join(self._call("write_states", calls))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, OSError) else error) from None
-
-    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        ids = list(states)
-        calls = [(None, [(ids[k], pack(states[ids[k]])) for k in share]) for share in self._assign_to_homes(ids)]
-        return _join(self._call("hash_states", calls))
-
-    def _assign_to_homes(self, clients: Sequence[int]) -> list[list[int]]:
-        """Return the positions of clients per actor, assigned to the actors that hold their states."""
-        parts = len(self._actors)
-        return assign_to_actors([1] * len(clients), [self._homes.get(i) for i in clients], parts)
 
     def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
         """Return the arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""

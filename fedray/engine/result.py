@@ -32,7 +32,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import State, StateDamaged, digest_theta
+from fedray.engine.state import State, StateDamaged, StateRef, digest_state, digest_theta
 from fedray.models.network import Layout, Output
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
@@ -57,7 +57,10 @@ SOMETIMES = (
 
 def make_result(simulation: Simulation) -> "Result":
     """Return the result of a simulation so far."""
-    state = simulation.hash_states()
+    state = simulation.state
+    for ref in state.clients.values():
+        if isinstance(ref, StateRef) and ref.sha256 is None:
+            ref.sha256 = digest_state(ref)  # now: a backend that closes takes its states along
     return Result(state.history, simulation.layout, state, simulation.problem)
 
 

@@ -90,13 +90,6 @@ def digest_state(state: ClientState) -> str:
     return known or digest_tensors(load_state(state))
 
 
-def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
-    """Store the hashes of states that are held elsewhere, so that each is computed once."""
-    for i, digest in hashes.items():
-        if isinstance(state := states[i], StateRef) and state.sha256 is None:
-            state.sha256 = digest
-
-
 def digest_theta(theta: Tensor) -> str:
     """SHA-256 of the parameters' bytes (float32, little-endian)."""
     return hashlib.sha256(theta.contiguous().numpy().astype("<f4").tobytes()).hexdigest()

@@ -35,7 +35,7 @@ from fedray.engine.disk.client_files import (
     unpack,
     write_states,
 )
-from fedray.engine.state import ClientState, State, StateDamaged, note_hashes
+from fedray.engine.state import ClientState, State, StateDamaged, StateRef
 
 log = logging.getLogger("fedray")
 KEPT = 2
@@ -127,7 +127,9 @@ class Checkpoints:
         changed = [Version(i, state.active[i], s) for i, s in state.clients.items() if i not in clients]
         try:
             clients |= writer(str(self.directory), changed) if changed else {}
-            note_hashes({i: clients[i].sha256 for i, _, _ in changed}, state.clients)
+            for i, _, one in changed:
+                if isinstance(one, StateRef) and one.sha256 is None:
+                    one.sha256 = clients[i].sha256  # computed once
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
             content = pack(server)

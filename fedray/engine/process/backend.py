@@ -1,7 +1,7 @@
 """Training in this process, and the interface every backend has."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from fedray.engine.process.evaluate import count_chunks, evaluate
 from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import Worker
-from fedray.engine.state import ClientState, digest_state
+from fedray.engine.state import ClientState
 
 
 class Backend(Protocol):
@@ -40,9 +40,6 @@ class Backend(Protocol):
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         """Write clients' states on the machine that holds them, as `client_files.write_states`."""
-
-    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        """Return client -> hash of its state, computed where the state is held."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -85,10 +82,6 @@ class InlineBackend:
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         with self.bound("write_states", versions):
             return client_files.write_states(directory, versions)
-
-    def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
-        with self.bound("hash_states", states):
-            return {i: digest_state(state) for i, state in states.items()}
 
     def close(self) -> None:
         pass

@@ -25,7 +25,7 @@ from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_the
 from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
-from fedray.engine.state import State, StateRef, note_hashes, refuse_other_weights
+from fedray.engine.state import State, refuse_other_weights
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -249,13 +249,6 @@ class Simulation:
         """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
         refuse_other_weights(state, self.state.theta, self.state.frozen)
         self.state = state
-
-    def hash_states(self) -> State:
-        """Return the state; client states that are held elsewhere get their hashes."""
-        unknown = {i: s for i, s in self.state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
-        if unknown:
-            note_hashes(self.backend.hash_states(unknown), unknown)
-        return self.state
 
     def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """Return the cohort without the clients whose numbers went wrong. Raises Diverged if that is so configured."""
