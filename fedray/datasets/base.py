@@ -159,6 +159,13 @@ class DataSource(Component):
         """Return the published facts under these options, for `fedray data check`."""
         return self.published
 
+    def require(self, file: str) -> Path:
+        """Return the path of a file below `get_data_dir()`. Raises DataMissing if there is none."""
+        path = get_data_dir() / file
+        if not path.exists():
+            raise self.make_missing(file)
+        return path
+
     def make_missing(self, what: str) -> DataMissing:
         """Return the error for missing files."""
         return DataMissing(

@@ -180,7 +180,7 @@ class TinyImageNet(Images):
     md5: ClassVar[str] = "90528d7ca1a48142e341f4ef8d21d0de"
 
     def fetch(self) -> None:
-        folder, archive = _get_tiny_folder(), get_data_dir() / "tiny-imagenet-200.zip"
+        folder, archive = (get_data_dir() / f"tiny-imagenet-200{end}" for end in ("", ".zip"))
         if folder.is_dir():
             return
         is_own = archive.exists()
@@ -196,9 +196,9 @@ class TinyImageNet(Images):
         for kind in kinds:
             if not re.fullmatch(r"n\d+", kind):
                 raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
-            missing = self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
-            folder = _get_tiny_folder() / "train" / kind / "images"
-            parts["train"] += list_class(folder, kind, pattern="*.JPEG", empty=missing)
+            folder = f"tiny-imagenet-200/train/{kind}/images"
+            missing = self.make_missing(f"{folder}/*.JPEG")
+            parts["train"] += list_class(get_data_dir() / folder, kind, pattern="*.JPEG", empty=missing)
         for number, line in enumerate(self._read_lines("val/val_annotations.txt"), 1):
             name, kind = [*line.split("\t"), "", ""][:2]
             if not re.fullmatch(r"\w+\.JPEG", name) or kind not in kinds:
@@ -206,25 +206,16 @@ class TinyImageNet(Images):
                     f"data.name: {self.name}: val_annotations.txt: line {number}: found {truncate_repr(line)}; a file, "
                     "a tab and a class of wnids.txt are required"
                 )
-            path = _get_tiny_folder() / "val" / "images" / name
-            if not path.exists():
-                raise self.make_missing(f"tiny-imagenet-200/val/images/{name}")
-            parts["test"].append(Picture(path, kind))
+            parts["test"].append(Picture(self.require(f"tiny-imagenet-200/val/images/{name}"), kind))
         return read_pictures(self.name, f"data.name: {self.name}", "2", parts, kinds, 64)
 
     def _read_lines(self, file: str) -> list[str]:
-        path = _get_tiny_folder() / file
-        if not path.exists():
-            raise self.make_missing(f"tiny-imagenet-200/{file}")
+        path = self.require(f"tiny-imagenet-200/{file}")
         with restate(f"data.name: {self.name}: {path} cannot be read", OSError, UnicodeDecodeError):
             lines = read_file(path).decode().splitlines()
         if not lines:
             raise UserError(f"data.name: {self.name}: {path} is empty")
         return lines
-
-
-def _get_tiny_folder() -> Path:
-    return get_data_dir() / "tiny-imagenet-200"
 
 
 class FedISIC2019(Images):
@@ -248,10 +239,7 @@ class FedISIC2019(Images):
     size: int = Field(200, gt=0, le=4096, description="side of the central square, pixels; FLamby's 200")
 
     def read(self) -> Dataset:
-        root = get_data_dir() / "fed_isic2019"
-        table = root / "train_test_split"
-        if not table.exists():
-            raise self.make_missing("fed_isic2019/train_test_split")
+        table, pictures = self.require("fed_isic2019/train_test_split"), "ISIC_2019_Training_Input_preprocessed"
         parts: dict[str, list[Picture]] = {"train": [], "test": []}
         with (
             restate(f"data.name: {self.name}: {table} cannot be read", OSError, UnicodeDecodeError, csv.Error),
@@ -262,20 +250,17 @@ class FedISIC2019(Images):
             try:
                 if not re.fullmatch(r"\w[\w.-]*", row["image"]):
                     raise ValueError(f"{row['image']!r} is not the name of an image")
-                path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
                 if not (re.fullmatch("[0-7]", row["target"]) and re.fullmatch("[0-9]{1,9}", row["center"])):
                     raise ValueError(f"target {row['target']}, center {row['center']}")
-                parts[row["fold"]].append(Picture(path, row["target"], row["center"]))
+                part, file = parts[row["fold"]], f"fed_isic2019/{pictures}/{row['image']}.jpg"
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
                     f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
                     f"and fold (train or test): {truncate_repr(error)}"
                 ) from None
-        if empty := [part for part, pictures in parts.items() if not pictures]:
+            part.append(Picture(self.require(file), row["target"], row["center"]))
+        if empty := [part for part, found in parts.items() if not found]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
-        for picture in parts["train"] + parts["test"]:
-            if not picture.path.exists():
-                raise self.make_missing(str(picture.path.relative_to(get_data_dir())))
         centres = {part: np.array([int(picture.above) for picture in parts[part]]) for part in parts}
         where, version = f"data.name: {self.name}", f"2 {self.size}"
         return read_pictures(self.name, where, version, parts, "01234567", self.size, cut="centre", clients=centres)

@@ -37,9 +37,7 @@ class MedMNIST(Images):
     validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
     def read(self) -> Dataset:
-        path = get_data_dir() / self.files
-        if not path.exists():
-            raise self.make_missing(path.name)
+        path = self.require(self.files)
         # zipfile, zlib and NumPy raise their own types for damaged files
         with restate(f"data.name: {self.name}: {path} cannot be read", Exception), open_file(path) as opened:
             if not zipfile.is_zipfile(opened):  # NumPy's message would explain how to load a pickle

@@ -94,10 +94,7 @@ class AGNews(DataSource):
             download(self.name, f"{URL}/{part}.csv", _locate(part), md5)
 
     def load(self) -> Dataset:
-        for part in MD5:
-            if not _locate(part).exists():
-                raise self.make_missing(f"ag_news_csv/{part}.csv")
-        version, paths = f"1 {self.vocabulary} {self.length}", [_locate(part) for part in MD5]
+        version, paths = f"1 {self.vocabulary} {self.length}", [self.require(f"ag_news_csv/{part}.csv") for part in MD5]
         arrays = cache_arrays(self.name, version, paths, KEYS[:4], self._decode)
         return Dataset(self.name, num_classes=CLASSES, **arrays)
 

@@ -53,9 +53,7 @@ class Torchvision(Images):
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
         for file, md5 in self.list_files():
-            path = get_data_dir() / file
-            if not path.exists():
-                raise self.make_missing(str(path.relative_to(get_data_dir())))
+            path = self.require(str(file))
             if not path.is_file():
                 raise UserError(f"data.name: {self.name}: {path} is not a file")
             if md5 is not None:
