@@ -47,37 +47,29 @@ def measure_auc(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 Table = dict[str, list[float]]
 """Column -> values."""
+Scores = Mapping[int, Mapping[str, float]]
+"""Client -> test -> value (`evaluate_personal`)."""
 
 
-def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
+def tabulate_clients(scores: Scores, epochs: int, newcomers: Scores, tuned: int, sizes: np.ndarray) -> Table:
     """Return `client` (ascending), `samples`, `accuracy` on its own test samples in percent, and, if tested, on its own
-    training samples. epochs: of fine-tuning; the largest number counts.
+    training samples, after the largest numbers of epochs. Unseen clients come last, with the `accuracy` of the model
+    they receive; then there are also `unseen` (0 or 1) and `finetuned_accuracy`. Tests that a client does not take are
+    NaN.
     """
-    columns: Table = {
-        "client": [float(i) for i in sorted(scores)],
-        "samples": [float(sizes[i]) for i in sorted(scores)],
-    }
+    unseen = {i: {f"own_{epochs}": one["received"], "tuned": one[f"own_{tuned}"]} for i, one in newcomers.items()}
+    marks = {i: each[i] for each in (scores, unseen) for i in sorted(each)}
+    columns = {"client": [float(i) for i in marks], "samples": [float(sizes[i]) for i in marks]}
+
+    def collect(test: str) -> list[float]:
+        return [one.get(test, float("nan")) for one in marks.values()]
+
     for name, test in (("accuracy", f"own_{epochs}"), ("train_accuracy", f"train_{epochs}")):
-        if scores and all(test in marks for marks in scores.values()):
-            columns[name] = [scores[i][test] for i in sorted(scores)]
+        if scores and all(test in scores[i] for i in scores):
+            columns[name] = collect(test)
+    if newcomers:
+        columns |= {"unseen": [float(i in unseen) for i in marks], "finetuned_accuracy": collect("tuned")}
     return columns
-
-
-def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
-    """Return the table of clients with rows for the unseen ones, and `unseen` (0 or 1) and `finetuned_accuracy`.
-
-    `accuracy` of an unseen client is that of the model it receives. Tests that a client does not take are NaN.
-    """
-    ids, none = sorted(scores), float("nan")
-    rows = {
-        "client": [float(i) for i in ids],
-        "samples": [float(sizes[i]) for i in ids],
-        "accuracy": [scores[i]["received"] for i in ids],
-    }
-    known = len(table["client"])
-    joined = {name: [*column, *rows.get(name, [none] * len(ids))] for name, column in table.items()}
-    finetuned = [scores[i][f"own_{epochs}"] for i in ids]
-    return joined | {"unseen": [0.0] * known + [1.0] * len(ids), "finetuned_accuracy": [none] * known + finetuned}
 
 
 def tabulate_confusion(counts: Tensor) -> Table:
@@ -92,7 +84,7 @@ WORST = 0.1
 
 
 def summarise(
-    scores: Mapping[int, Mapping[str, float]],
+    scores: Scores,
     epochs: Sequence[int],
     test_accuracy: float | None,
     sizes: Sequence[int] | np.ndarray,
@@ -126,7 +118,7 @@ def summarise(
     return result | {"generic_accuracy": generic}
 
 
-def summarise_newcomers(scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int]) -> dict[str, float]:
+def summarise_newcomers(scores: Scores, epochs: Sequence[int]) -> dict[str, float]:
     """Return the metrics of clients that have never trained, of the model that each receives, in percent.
 
     `unseen_accuracy`, `unseen_std` and `unseen_worst10` are mean, deviation (population) and mean of the worst tenth;
@@ -148,7 +140,7 @@ def summarise_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
     }
 
 
-def average_everyone(scores: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+def average_everyone(scores: Scores) -> dict[str, float]:
     """Return the mean over clients of accuracy (percent) and loss on the whole test set and on all held-out samples."""
     return {
         f"{name}_{what}": float(np.mean([scores[i][f"{test}{suffix}"] for i in sorted(scores)]))

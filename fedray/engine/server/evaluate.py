@@ -16,7 +16,6 @@ from fedray.engine.process.evaluate import MAX_TEST_LOSS, SCORES, count_chunks
 from fedray.engine.state import State
 from fedray.probes.scores import (
     Table,
-    add_newcomers,
     average_everyone,
     measure_auc,
     measure_classes,
@@ -93,13 +92,13 @@ class Tester:
             generic = row["test_accuracy"] if algorithm.generic else None
             assert self.problem.split.test is not None  # noqa: S101 (`evaluation.personal` deals test samples)
             row |= summarise(scores, epochs, generic, self.problem.split.test.sizes)
-            tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.split.train.sizes)
+            newcomers: dict[int, dict[str, float]] = {}
             if self.problem.split.unseen is not None:
                 request = PersonalEval(asked.personal.tuned, own=True, everyone=False, newcomers=True)
                 newcomers = self.test_personal(request)
-                last = asked.personal.tuned[-1]
                 row |= summarise_newcomers(newcomers, asked.personal.tuned)
-                tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.split.dealt.sizes)
+            last, sizes = asked.personal.tuned[-1], self.problem.split.dealt.sizes
+            tables["clients"] = tabulate_clients(scores, epochs[-1], newcomers, last, sizes)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
