@@ -73,9 +73,8 @@ class Layout:
 
     def mask(self, belongs: Callable[[str], bool]) -> Tensor:
         """Return float32 `(P,)`: 1 on the parameters with these names, else 0."""
-        return torch.cat(
-            [torch.full((size,), float(belongs(name))) for name, size in zip(self.names, self.sizes, strict=True)]
-        )
+        marks = (torch.full((size,), float(belongs(name))) for name, size in zip(self.names, self.sizes, strict=True))
+        return torch.cat([torch.zeros(0), *marks])  # running statistics may be none
 
     def name_part(self, part: str) -> frozenset[str]:
         """Return the names of the parameters of a part, as `part`."""
@@ -177,7 +176,8 @@ class Network:
         named = {name: p for name, p in every.items() if p.requires_grad}
         if not named:
             raise UserError(f"{self._kind} has no parameter to train")
-        moving = [buffer for _, _, buffer in iter_statistics(module)]
+        statistics = {f"{path}.{k}": (layer, b) for k, (path, layer, b) in enumerate(iter_statistics(module))}
+        moving = [buffer for _, buffer in statistics.values()]
         _refuse_numbers(module, named, moving)
         self._head_name, self.head = find_head(module)
         inside = {id(p) for p in self.head.parameters()}
@@ -211,11 +211,13 @@ class Network:
         self.theta = _flatten(self.trained)
         self.initial = self.theta.clone()
         self._sizes = list(self.layout.sizes)
-        self._masks: dict[str, Tensor] = {}
-        self._indices: dict[str, Tensor] = {}
-        self._buffer_indices: dict[str, Tensor] = {}
-        self._buffer_heads = _mark_entries(module, lambda path, _: f"{path}.".startswith(f"{self._head_name}."))
-        self._buffer_norms = _mark_entries(module, lambda _, layer: isinstance(layer, NORMALISATION))
+        self._statistics = Layout(  # running statistics belong to the same part as the parameters of their layer
+            tuple(statistics),
+            tuple(tuple(buffer.shape) for buffer in moving),
+            heads=frozenset(name for name in statistics if name.startswith(f"{self._head_name}.")),
+            norms=frozenset(name for name, (layer, _) in statistics.items() if isinstance(layer, NORMALISATION)),
+        )
+        self._parts: dict[tuple[str, str], Tensor] = {}
         self.buffers = _flatten(moving) if moving else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -317,28 +319,20 @@ class Network:
 
     def mask(self, part: str) -> Tensor:
         """Return float32 `(P,)` on the device: 1 on the parameters of a part."""
-        if part not in self._masks:
-            self._masks[part] = self.layout.part(part).to(self.theta.device)
-        return self._masks[part]
+        return self._remember("mask", part, lambda: self.layout.part(part))
 
     def index(self, part: str) -> Tensor:
         """Return the positions of a part in theta: int64, on the device."""
-        if part not in self._indices:
-            self._indices[part] = self.layout.part(part).nonzero().flatten().to(self.theta.device)
-        return self._indices[part]
+        return self._remember("index", part, lambda: self.layout.part(part).nonzero().flatten())
 
     def find_buffers(self, part: str) -> Tensor:
-        """Return the positions in `buffers` of the running statistics of a part: int64 `(n,)`, on the device.
+        """Return the positions in `buffers` of the running statistics of a part: int64 `(n,)`, on the device."""
+        return self._remember("buffers", part, lambda: self._statistics.part(part).nonzero().flatten())
 
-        Running statistics belong to the same part as the parameters of their layer.
-        """
-        if part in self._buffer_indices:
-            return self._buffer_indices[part]
-        marked = {"head": self._buffer_heads, "norm": self._buffer_norms, "all": torch.ones_like(self._buffer_heads)}
-        none = torch.zeros_like(self._buffer_heads)  # adapters have no running statistics
-        belongs = marked.get(part, none) if part in PAIRS else ~marked.get(BESIDE[part], none)
-        self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
-        return self._buffer_indices[part]
+    def _remember(self, what: str, part: str, find: Callable[[], Tensor]) -> Tensor:
+        if (what, part) not in self._parts:
+            self._parts[what, part] = find().to(self.theta.device)
+        return self._parts[what, part]
 
     def load(self, theta: Tensor) -> None:
         """Make `theta` `(P,)` the module's parameters. A large one is viewed, not copied: it must not be written to
@@ -509,12 +503,6 @@ def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor)
         return forward(x)
     with torch.autocast("cpu", enabled=False):
         return forward(x.float())
-
-
-def _mark_entries(module: nn.Module, belongs: Callable[[str, nn.Module], bool]) -> Tensor:
-    """Return bool `(B,)`: for each entry of the float buffers, True if its layer (path and module) matches."""
-    parts = [torch.full((b.numel(),), belongs(path, layer)) for path, layer, b in iter_statistics(module)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
 
 
 def _flatten(tensors: Sequence[Tensor]) -> Tensor:
