@@ -252,13 +252,13 @@ class FedISIC2019(Images):
                     raise ValueError(f"{row['image']!r} is not the name of an image")
                 if not (re.fullmatch("[0-7]", row["target"]) and re.fullmatch("[0-9]{1,9}", row["center"])):
                     raise ValueError(f"target {row['target']}, center {row['center']}")
-                part, file = parts[row["fold"]], f"fed_isic2019/{pictures}/{row['image']}.jpg"
+                part, picture = parts[row["fold"]], f"fed_isic2019/{pictures}/{row['image']}.jpg"
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
                     f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
                     f"and fold (train or test): {truncate_repr(error)}"
                 ) from None
-            part.append(Picture(self.require(file), row["target"], row["center"]))
+            part.append(Picture(self.require(picture), row["target"], row["center"]))
         if empty := [part for part, found in parts.items() if not found]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
         centres = {part: np.array([int(picture.above) for picture in parts[part]]) for part in parts}
