@@ -101,17 +101,6 @@ class Layout:
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
 
-    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return the flat vector `(..., P)` of a tensor `(..., *shape)` for each parameter: the inverse of `views`."""
-        parts = [tensors[name] for name in self.names]
-        return torch.cat(
-            [
-                p.flatten(p.ndim - len(shape)) if shape else p[..., None]
-                for p, shape in zip(parts, self.shapes, strict=True)
-            ],
-            dim=-1,
-        )
-
     @cached_property
     def layers(self) -> dict[str, int]:
         """Layer -> number of its entries in theta, where they lie side by side, in order.

@@ -191,7 +191,7 @@ def of_torch(make: Any, masks: list[Tensor | None] | None = None) -> Tensor:
             tensor.grad = views[name].clone() if moving[name].any() else None
         for optimiser in optimisers:
             optimiser.step()
-    return LAYOUT.join({name: tensor.detach() for name, tensor in tensors.items()})
+    return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
 
 
 def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Descent:
