@@ -45,10 +45,6 @@ BLOCK = 1 << 16
 """Entries of a vector processed at a time: 512 KiB of float64 fit a processor's cache, which takes 0.6 of the time."""
 
 
-class NotSummable(Exception):
-    """Raised if a vector is not finite or too large for the fixed-point range; the message says which."""
-
-
 class Accumulator:
     """Named exact sums: int64 tensors on the device of the vectors; of a wide sum two, the second named with `REST`."""
 
@@ -92,17 +88,18 @@ def split(name: str, vector: Tensor, weight: float) -> list[tuple[str, Tensor, f
     return [(name, vector, weight, WIDE), (name + REST, rest, 1.0, FINER)]
 
 
-def refuse_inexact(name: str, largest: float, factor: float, terms: int, scale: float) -> None:
-    """Raise NotSummable if an entry of a vector is not finite, or if the sum of `terms` vectors might overflow.
+def describe_inexact(name: str, largest: float, factor: float, terms: int, scale: float) -> str:
+    """Return what is wrong if an entry of a vector is not finite, or if the sum of `terms` vectors might overflow.
 
     `largest`: the vector's largest magnitude, NaN if an entry is; `factor`: weight x scale, 0 for a vector that only
-    has to be finite; `scale`: units of the sum in 1.
+    has to be finite; `scale`: units of the sum in 1. Empty for a vector that can be summed.
     """
     if not math.isfinite(scaled := largest * factor) or not math.isfinite(largest):
-        raise NotSummable(f"{name} is not finite")
-    if not scaled * terms < LIMIT:
-        reason = ": running statistics of inputs that are not normalised" if name == "buffers" else ""
-        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / scale:.3g}){reason}")
+        return f"{name} is not finite"
+    if scaled * terms < LIMIT:
+        return ""
+    reason = ": running statistics of inputs that are not normalised" if name == "buffers" else ""
+    return f"{name} is too large to be summed exactly ({scaled / scale:.3g}){reason}"
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.vectors import Vectors, download
-from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
+from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, describe_inexact, split
 from fedray.engine.guard import refuse_shapes, refuse_type
 from fedray.engine.messages import ClientTask
 from fedray.engine.training.stack import ClientResult, copy_rows
@@ -173,11 +173,9 @@ class Reduction:
         if any(_is_refused(group, extremes) for group, extremes in values.items()):
             for tasks, group, first in notes:
                 for place, task in enumerate(tasks, first):
-                    low, high = values[group][:, place].tolist()
-                    try:
-                        refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms, group.scale)
-                    except NotSummable as reason:
-                        refused.setdefault(task.client, str(reason))
+                    (low, high), factor = values[group][:, place].tolist(), abs(group.factors[place])
+                    if reason := describe_inexact(group.what, max(-low, high), factor, group.terms, group.scale):
+                        refused.setdefault(task.client, reason)
             return refused
         for group in groups:
             if group.scale and group.shape.numel() == 1:
@@ -187,7 +185,7 @@ class Reduction:
 
 
 def _is_refused(group: _Group, extremes: np.ndarray) -> bool:
-    """Return True if `refuse_inexact` refuses any vector of a group. extremes: float64 `(2, n)`."""
+    """Return True if `describe_inexact` finds anything in a group. extremes: float64 `(2, n)`."""
     with np.errstate(invalid="ignore", over="ignore"):
         sizes = np.maximum(-extremes[0], extremes[1]) * np.abs(group.factors) * group.terms
     return not bool((sizes < LIMIT).all())
