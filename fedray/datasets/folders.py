@@ -78,7 +78,7 @@ class Pictures(Images):
         if not root.is_dir():
             raise UserError(f"data.path: {root} is not a folder")
         train, test = self.find(root)
-        if unread := _find_unread([*train, *test]):
+        if unread := _find_unread(root, [*train, *test]):
             told = "data.path: %s is not read, as %d in all: pictures lie in their class's folder, and end in %s"
             log.warning(told, unread[0], len(unread), ", ".join(SUFFIXES))
         kinds, above = self.name_classes(train), sorted({picture.above for picture in train})
@@ -206,12 +206,13 @@ class Domains(Pictures):
             raise UserError(f"data.path: {path} lists no picture" + " of the `classes`" * (self.classes is not None))
 
 
-def _find_unread(read: Sequence[Picture]) -> list[Path]:
-    """Return what is no picture in the folders of classes, and the files next to these folders."""
+def _find_unread(root: Path, read: Sequence[Picture]) -> list[Path]:
+    """Return what is no picture in the folders of classes, the files next to them, and the folders that none is in."""
     kinds = {picture.path.parent for picture in read}
     inside = [path for kind in kinds for path in list_entries(kind) if path.suffix.lower() not in SUFFIXES]
     beside = [path for home in {kind.parent for kind in kinds} for path in list_entries(home) if path.is_file()]
-    return sorted(inside + beside)
+    tops = {root / picture.path.relative_to(root).parts[0] for picture in read}
+    return sorted([*inside, *beside, *(path for path in list_entries(root) if path.is_dir() and path not in tops)])
 
 
 def _list_folders(root: Path) -> list[Path]:

@@ -93,6 +93,13 @@ def test_what_is_not_read_is_counted(kind: str, root: Path, caplog: pytest.LogCa
     assert f"data.path: {root}/own/a/0.png is not read, as 6 in all: pictures lie in their class" in caplog.text
 
 
+def test_a_folder_next_to_train_and_test_is_not_read(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for part in ("train", "test", "val"):
+        animals(root / "own" / part, 2)
+    load("folder", path=str(root / "own"), size=8)
+    assert f"data.path: {root}/own/val is not read, as 1 in all: pictures lie in their class" in caplog.text
+
+
 def domains(root: Path, **pictures: int) -> None:
     """A folder per domain, with so many pictures of each class."""
     for domain, count in pictures.items():
