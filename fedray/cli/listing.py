@@ -19,7 +19,7 @@ SECTIONS = {listed: section for section, listed in LISTS.items()}
 KINDS = (*SECTIONS, "metrics", "sweeps", "clusters")
 NOTES = {
     "metrics": "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
-    "With `best_` (accuracies): the best round on held-out samples, without any on the test set.\n"
+    "With `best_` (accuracies, macro F1, AUC): the best round on held-out samples, without any on the test set.\n"
     "Without either: the last round.\n"
     "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`.",
     "clusters": "`fedray list clusters slurm.sh > slurm.sh` writes one.",

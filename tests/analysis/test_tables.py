@@ -340,7 +340,8 @@ def test_two_metrics_side_by_side(store: Tracker) -> None:
     assert "personal accuracy in % of the last round; deviation of the personal accuracy over clients" in table.title
     for metric, hint in (
         ("validation_loss", "$"),
-        ("best_test_loss", "; only accuracies have a best_$"),
+        ("best_test_loss", "; only accuracies, macro F1 and AUC have a best_$"),
+        ("best_test_auc", "; evaluation.auc makes runs log it$"),
         ("last10_unseen_accuracy", "; clients.unseen makes runs log it"),
     ):
         with pytest.raises(UserError, match=f"--metric: found '{metric}', which no finished run has logged{hint}"):

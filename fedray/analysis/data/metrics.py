@@ -105,7 +105,8 @@ def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
         if wanted.plain in BY_ROUND:
             key = wanted.known.needs
             hint = f"; {key} makes runs log it" if key and not any(spec.get(key) for spec in cells["spec"]) else ""
-            hint = "; only accuracies have a best_" if wanted.prefix == BEST and "accuracy" not in metric else hint
+            if wanted.prefix == BEST and not (wanted.known.of_classes or "accuracy" in metric):
+                hint = "; only accuracies, macro F1 and AUC have a best_"
             raise UserError(f"--metric: found {metric!r}, which no finished run has logged{hint}")
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
