@@ -224,7 +224,7 @@ def remove_runs(
         agreed = False
     if not agreed:
         print("nothing deleted")
-        raise typer.Exit(130)
+        raise typer.Exit(1)
     client, _ = open_store()
     # As MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space. The sweep's own run, which
     # finds the others, is the last.
