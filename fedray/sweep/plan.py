@@ -16,7 +16,7 @@ from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet, select_labels
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, format_count, unknown
-from fedray.components.base import format_value
+from fedray.components.base import Component, format_value
 from fedray.components.identity import hash_of
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.datasets.base import load_data
@@ -229,16 +229,15 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
 
 
 def describe_plugins(run: RunConfig) -> PluginLabels:
-    """Return how tables and figures show a run's plug-ins; empty if it has none."""
+    """Return the letters that a run's classes declare, and how tables and figures show its plug-ins; else empty."""
     plugins = [component for component in run.components if ":" in component.name]
     probes = [probe for probe in run.evaluation.probes if probe in plugins]
+    letters = {
+        one.name: {k: one.get_symbol(k) for k in type(one).model_fields if one.get_symbol(k) != Component.get_symbol(k)}
+        for one in run.components
+    }
     return PluginLabels(
-        {
-            one.name: {
-                option: one.get_symbol(option) for option in type(one).model_fields if one.get_symbol(option) != option
-            }
-            for one in plugins
-        },
+        {name: own for name, own in letters.items() if own},
         {one.name: one.list_required() for one in plugins if one is run.partition},
         {one.name: one.own_name for one in plugins if one.own_name},
         {metric: title for probe in probes for metric, title in probe.metrics.items()},

@@ -16,7 +16,9 @@ from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.published import BEST
+from fedray.cells.cell import PluginLabels
 from fedray.partitions.base import Partition
+from fedray.partitions.schemes import PxCy
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
 from fedray.sweep.plan import describe_plugins
@@ -59,12 +61,22 @@ def own(partition: str) -> dict[str, object]:
 def test_what_a_run_writes_down_of_its_plug_ins() -> None:
     assert own(HERE) == {
         "names": {f"{HERE}:Effort": "effort"},
-        "symbols": {f"{HERE}:Skewed": {"strength": "ψ", "rho": "ρ"}, f"{HERE}:Effort": {}},
+        "symbols": {f"{HERE}:Skewed": {"strength": "ψ"}},
         "required": {f"{HERE}:Skewed": ["strength"]},
         "titles": {"effort": "effort of a client (J)", "lossless_*": "share kept, part", "angle_*": "angle, part"},
         "lower": ["effort"],
         "unranked": ["angle_*"],
     }
+
+
+def test_letters_that_a_class_in_fedray_declares_reach_tables(monkeypatch: pytest.MonkeyPatch, store: Tracker) -> None:
+    monkeypatch.setattr(PxCy, "symbols", {"classes": "c"})
+    chosen = {"name": "pxcy", "classes": 2}
+    one = cell(FEDAVG, 0.1, 0) | {"plugins": asdict(describe_plugins(config(partition=chosen)))}
+    one["config"]["partition"] = chosen
+    write(store, [one], [50])
+    assert find_symbol("partition.classes", collect("sweep").cells) == "c"
+    assert describe_plugins(config()) == PluginLabels()
 
 
 @pytest.fixture
