@@ -76,6 +76,7 @@ MEANT = {
     "optimiser": "training.optimizer",
     "participation": "clients.per_round",
     "steps": "training.local_steps",
+    "train": "training",
     "workers": "runtime.actors",
 }
 """Word of other frameworks -> the key of a run."""

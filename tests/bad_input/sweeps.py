@@ -21,6 +21,7 @@ DRAWS: list[tuple[str, list[object], str]] = [
 WORDS: dict[str, str] = {
     "grid: {algorithm.rho: [0.1, -0.1]}": "algorithm.rho: found -0.1; input should be greater than or equal to 0",
     "grid: {trainin.lr: [0.1]}": "configuration: unknown name 'trainin'; did you mean 'training'? valid: algorithm,…",
+    "grid: {train.lr: [0.1]}": "configuration: unknown name 'train'; did you mean 'training'? valid: algorithm,…",
     "search: {lr: {choice: [1]}}": "configuration: unknown name 'lr'; did you mean 'training.lr'? valid: algorithm,…",
     "cases: []": "cases.cases: found []; list should have at least 1 item after validation, not 0",
     "description: 5": "description: found 5; input should be a text",
