@@ -249,4 +249,6 @@ def test_every_option_changes_a_number(name: str, folder: Path) -> None:
     for key in CELLS[name]:
         with contextlib.suppress(UserError, Diverged):
             others = make_states({k: value for k, value in CELLS[name].items() if k != key})
-            assert any(other != state for other, state in zip(others, states, strict=True)), key
+            assert any(other != state for other, state in zip(others, states, strict=True)), (
+                f"{key} changes no number here: another option of this cell hides it, or no door reads it"
+            )

@@ -141,7 +141,9 @@ def test_every_metric_of_a_probe_has_a_title_and_every_metric_of_a_run_is_declar
     undeclared = {name for name in rest if find_declared(name, DECLARED) is None}
     assert undeclared == set(), "give it a title in BY_ROUND of fedray/cells/metric.py, or in its probe's `metrics`"
     unlogged = {"seconds", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server"}
-    assert KNOWN.keys() - plain == unlogged | {"relative_flops"}
+    missing = KNOWN.keys() - plain - unlogged - {"relative_flops"}
+    assert missing == set(), "give this test's run the key without which none logs it (`needs`)"
+    assert plain & unlogged == set()
 
 
 class Gives(Probe):
