@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
-from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.disk.checkpoint import COPIED, Checkpoints
 from fedray.engine.disk.client_files import StoredState
 from fedray.engine.disk.rows import RowFile
 from fedray.engine.loop import make_rounds, run
@@ -58,6 +58,11 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
         needed |= {f"client-{i}-{at}.safetensors" for i, at in active[round].items()}
     assert {path.name for path in tmp_path.iterdir()} == needed
     assert active[5] == {str(i): at for i, at in state.active.items()}
+
+
+def test_every_field_of_a_state_is_in_a_checkpoint() -> None:
+    named = {"theta", "buffers", "server", "clients", "active", *COPIED}
+    assert {field.name for field in fields(State)} == named, "write it in `save`, read it in `_load`, name it here"
 
 
 @pytest.mark.parametrize(
