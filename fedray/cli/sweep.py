@@ -68,6 +68,10 @@ class SweepRequest:
         """Run the sweep, or print what was asked for; return the exit code. Raises UserError."""
         sweep, source = self._load()
         self._check()
+        if self.only and sweep.tune is not None:
+            from fedray.sweep.stages import ONLY_WHOLE
+
+            raise UserError(ONLY_WHOLE)
         if self.estimate or self.nodes:
             self._forecast(sweep, source)
         elif self.as_json:
@@ -128,10 +132,8 @@ class SweepRequest:
         from fedray.sweep.dry_run import count_room, list_local_nodes, print_few_seeds, print_forecast
         from fedray.sweep.estimate import print_estimate
         from fedray.sweep.plan import list_distinct
-        from fedray.sweep.stages import ONLY_WHOLE, make_tune_stage, preview_final_stage
+        from fedray.sweep.stages import make_tune_stage, preview_final_stage
 
-        if self.only and sweep.tune is not None:
-            raise UserError(ONLY_WHOLE)
         cpus, gpus, used, here = self.cpus_per_node or CPUS, self.gpus_per_node, False, list_local_nodes()
         walls = list[float | None]()
         room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)

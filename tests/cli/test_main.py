@@ -48,6 +48,12 @@ def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
     assert [line for line in lines if "/tune" in line] == [f"methods/{block}/tune: 130 cells" for block in range(5)]
 
 
+@pytest.mark.parametrize("form", [(), ("--dry-run",), ("--dry-run", "--json"), ("--dry-run", "--estimate")])
+def test_no_cells_are_chosen_from_a_file_that_tunes(form: tuple[str, ...], folder: Path, call: Call) -> None:
+    refused = call("sweep", "methods", "--only", "1", *form).refused
+    assert refused == "fedray: --only: the final stage follows from the whole tune stage; run the file whole\n"
+
+
 def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> None:
     """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60. Round 10 is
     the first test, which is late for 20 rounds."""
