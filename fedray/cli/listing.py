@@ -21,7 +21,8 @@ NOTES = {
     "metrics": "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
     "With `best_` (accuracies, macro F1, AUC): the best round on held-out samples, without any on the test set.\n"
     "Without either: the last round.\n"
-    "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`.",
+    "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`.\n"
+    "`fedray run --profile` adds profile_PART_seconds.",
     "clusters": "`fedray list clusters slurm.sh > slurm.sh` writes one.",
     "sweeps": "`fedray list sweeps NAME > NAME.yaml` writes one.",
 }
