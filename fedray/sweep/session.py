@@ -166,13 +166,13 @@ class Session:
 
 
 def describe_results(plan: Plan) -> str:
-    """Return Markdown with the best of each split, a table and the parameters; empty before a cell has finished."""
+    """Return Markdown with the best of each split and model, a table and the parameters; empty if no cell has finished."""
     accuracies: dict[str, list[float]] = {}
     splits: dict[str, list[str]] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
             accuracies.setdefault(cell.setting, []).append(plan.sheet.records[hash].totals[DEFAULT])
-            of_split = splits.setdefault(cell.run.partition.make_label(), [])
+            of_split = splits.setdefault(str([cell.get(one) for one in ("data", "model", "partition", "clients")]), [])
             of_split += [cell.setting] * (cell.setting not in of_split)
     if not accuracies:
         return ""

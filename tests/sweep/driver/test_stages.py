@@ -244,6 +244,11 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |\n| fedavg dirichlet(0.5) | 40.00 ± 0.00 | 2 |",
     ]
     assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""
+    # Clients that are fewer, or a split of another option, are no method's merit.
+    grid = {"clients.total": [5, 7], "partition": [{"name": "dirichlet_client", "alpha": 0.5, "sigma": [0, 0.5]}]}
+    asked = Sweep.model_validate({"name": "x", "base": FILE["base"], "grid": grid})
+    page = describe_results(with_outcomes(make_plan(asked), lambda run: {DEFAULT: float(run.clients.total)}))
+    assert page.count("**Best: ") == 4
 
 
 SPACE = {
