@@ -166,7 +166,7 @@ class Session:
 
 
 def describe_results(plan: Plan) -> str:
-    """Return Markdown with the best of each split and model, a table and the parameters; empty until a cell finishes."""
+    """Return Markdown: the best of each split and model, a table and the parameters; empty until a cell finishes."""
     accuracies: dict[str, list[float]] = {}
     splits: dict[str, list[str]] = {}
     for hash, cell in plan.sheet.cells.items():
