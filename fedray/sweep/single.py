@@ -73,7 +73,8 @@ def load_cell(
     else:
         written = dict(document)
     point = apply_draw(written, changes)
-    with name_place(f"{file}{' with --set' * bool(changes)}{' with --backend' * (backend is not None)}"):
+    given = " and ".join(["--set"] * bool(changes) + ["--backend"] * (backend is not None))
+    with name_place(f"{file} with {given}" if given else file):
         run = RunConfig.parse(point if backend is None else with_key(point, "runtime.backend", backend))
     cell = problems.make_cell(run, lambda _: make_label(point, run))
     if listed is not None:

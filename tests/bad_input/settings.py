@@ -1,6 +1,8 @@
 """Settings of a run."""
 
-from tests.bad_input.case import Case, put, run
+import yaml
+
+from tests.bad_input.case import RUN, Case, put, run
 
 BOUNDS: list[tuple[str, int | float | str, str]] = [
     ("algorithm.rho", -1, "greater than or equal to 0"),
@@ -98,6 +100,11 @@ CASES: dict[str, Case] = {
         "clients.total or set min_size: 0",
         "clients.total=300",
         "partition.alpha=0.01",
+    ),
+    "two options that change the file": Case(
+        ["run", "run.yaml", "--set", "seed=-1", "--backend", "inline"],
+        "run.yaml with --set and --backend: seed: found -1; input should be greater than or equal to 0",
+        put("run.yaml", yaml.safe_dump(RUN)),
     ),
     "plug-in that exits": run(
         "run.yaml with --set: algorithm.name: 'leaving_plugin:X' cannot be imported: SystemExit: 0",
