@@ -396,8 +396,9 @@ class LocalSecondModel(SecondModel):
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         return self._descent.step(theta, q, self._c.rate)
 
-    def adopt_statistics(self) -> None:
-        self._buffers = self._c.network.keep()
+    def adopt_statistics(self, share: float = 1.0) -> None:
+        first, *counters = self._c.network.keep()
+        self._buffers = [torch.lerp(self._buffers[0], first, share), *counters]
 
     def use(self, theta: Tensor) -> None:
         self._c.theta = theta.detach()  # apart from what the client received, which has other running statistics

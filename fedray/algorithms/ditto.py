@@ -83,8 +83,10 @@ class APFL(PersonalBeside):
 
     With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The formula of a is the paper's;
     code adds 0.02 a, steps once per round, or has one a per tensor (D-62). Ports that train v on its own loss, or both
-    models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only, a = 0 FedAvg. The personal model is
-    a v + (1 - a) x. The learning rates of the paper were not read again [M].
+    models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only, a = 0 FedAvg except for running statistics.
+    The personal model is a v + (1 - a) x. Its running statistics are those of the client's mixtures, which begin, and
+    stay if the client never trains, at a of x⁰'s and 1 - a of those received. The learning rates of the paper were not
+    read again [M].
 
     As the code has it: `mix: logits` mixes the logits of both models, z = a z_v + (1 - a) z_y, in training and in test
     (there with z_x instead of z_y); v descends the gradient of that loss by v, and a its derivative by a. For linear
@@ -111,6 +113,9 @@ class APFL(PersonalBeside):
         """The reason if a adapts."""
         return "moves a along its derivative, by η" if self.adaptive else ""
 
+    def count_revisions(self) -> int:  # mixtures began with the running statistics of x⁰ alone
+        return super().count_revisions() + (self.mix == "parameters" and self.alpha < 1)
+
     def client_state(self, theta: Tensor) -> Vectors:
         state = super().client_state(theta)
         return Vectors(state, alpha=theta.new_tensor(self.alpha)) if self.adaptive else state
@@ -119,6 +124,8 @@ class APFL(PersonalBeside):
         super().begin(c)
         if self.adaptive:
             c.local.alpha = c.state.alpha
+        if c.first and self.mix == "parameters":
+            c.second.adopt_statistics(1 - self.alpha)
 
     def mixed(self, own: Tensor, shared: Tensor, state: Vectors) -> Tensor:
         """Return a times the client's own plus 1 - a times the shared: parameters or logits."""
@@ -149,6 +156,8 @@ class APFL(PersonalBeside):
 
     def prepare(self, c: Client) -> None:
         if self.mix == "parameters":
+            if not c.local:  # it has not trained now
+                self.begin(c)
             c.second.use(self.mixed(c.state.v, c.theta_0, c.state))
 
     @property

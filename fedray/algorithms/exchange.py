@@ -251,8 +251,8 @@ class SecondModel(ABC):
         """
 
     @abstractmethod
-    def adopt_statistics(self) -> None:
-        """Adopt the first model's current running statistics."""
+    def adopt_statistics(self, share: float = 1.0) -> None:
+        """Adopt the first model's current running statistics; with a share, their mean with its own, 1 - share of it."""
 
     @abstractmethod
     def use(self, theta: Tensor) -> None:

@@ -138,6 +138,21 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     assert torch.equal(here.trainer.personalise(broadcast, task, 1, newcomer=True).theta, c.theta), "draws are keyed"
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
+def test_the_mixture_of_a_client_that_never_trained_has_mixed_statistics(alpha: float) -> None:
+    """a of x⁰'s, 0 and 1, and 1 - a of the server's: of a newcomer before its first step, and of one never drawn."""
+    model = {"name": "mlp", "hidden": [8], "feature_norm": "batch"}
+    running, here = worker(problem({"name": "apfl", "alpha": alpha}, total=2, model=model))
+    expected = alpha * here.network.initial_buffers + (1 - alpha) * running.state.buffers
+    for client, newcomer in ((0, False), (2, True)):
+        task = ClientTask(client, 1.0, Vectors())
+        here.trainer.personalise(running._make_personal_broadcast(2), task, 0, newcomer=newcomer)
+        torch.testing.assert_close(here.network.buffers, expected, rtol=0, atol=1e-6 if 0 < alpha < 1 else 0)
+    assert not torch.allclose(running.state.buffers, here.network.initial_buffers)
+    here.trainer.personalise(running._make_personal_broadcast(2), task, 1, newcomer=True)
+    assert not torch.allclose(here.network.buffers, expected), "once it trained"
+
+
 @pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedas"])
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]
