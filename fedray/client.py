@@ -329,7 +329,9 @@ class LocalClient(Client):
         self._draws += 1
         return next(self.held.iter_batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
-    def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+    def batches(
+        self, purpose: str, size: int | None = None, share: float = 1.0, epoch: int | None = None
+    ) -> Iterator[int]:
         if self.in_step:
             raise Slip(
                 "calls c.batches within a step, whose batch it replaces; make the pass in begin, or take another batch "
@@ -339,9 +341,12 @@ class LocalClient(Client):
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
-        parts, drawn = [order[start : start + step] for start in range(0, len(order), step)], 0
-        for k, batch in enumerate(self.held.iter_batches(parts)):
-            self.start_step(0, *batch)
+        parts, drawn, augment = [order[start : start + step] for start in range(0, len(order), step)], 0, None
+        if epoch is not None:
+            parts = parts[: self.per_epoch]
+            augment = generator(self.population.seed, f"{purpose} augment", self._round, self.id)
+        for k, batch in enumerate(self.held.iter_batches(parts, augment)):
+            self.start_step(0 if epoch is None else epoch * self.per_epoch + k, *batch)
             self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
             self._drawing, self._draws = f"{purpose} draw", drawn  # each turn's draws are new ones
             yield k

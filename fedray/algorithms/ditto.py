@@ -61,10 +61,13 @@ class Ditto(PersonalBeside):
         paper={"PFLlib, FL-bench": 1},
     )
 
+    def count_revisions(self) -> int:  # separate passes had neither augmentation nor rates and batches of training
+        return super().count_revisions() + (self.personal_epochs is not None)
+
     def begin(self, c: Client) -> None:
         super().begin(c)
         for epoch in range(self.personal_epochs or 0):
-            for _ in c.batches(f"personal {epoch}"):
+            for _ in c.batches(f"personal {epoch}", epoch=epoch):
                 self.advance(c)
 
     def advance(self, c: Client) -> None:

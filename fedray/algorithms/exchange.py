@@ -252,7 +252,7 @@ class SecondModel(ABC):
 
     @abstractmethod
     def adopt_statistics(self, share: float = 1.0) -> None:
-        """Adopt the first model's current running statistics; with a share, their mean with its own, 1 - share of it."""
+        """Adopt the first model's current running statistics, or this share of them and 1 - share of its own."""
 
     @abstractmethod
     def use(self, theta: Tensor) -> None:
@@ -372,17 +372,21 @@ class Client(ABC):
         """
 
     @abstractmethod
-    def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+    def batches(
+        self, purpose: str, size: int | None = None, share: float = 1.0, epoch: int | None = None
+    ) -> Iterator[int]:
         """Make one pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"):
         c.grad(...)`.
 
         Each turn sets `x` and `y`, without augmentation. Gradients taken there affect neither the training loss nor
-        running statistics.
+        running statistics of the first model.
 
         Args:
             purpose: keys the order; passes of one client and round need different purposes.
             size: samples per batch; default that of the local steps.
             share: fraction of the shard to draw, in (0, 1].
+            epoch: for a pass in which a second model trains, its number: with augmentation, the last batch and the
+                learning rate as in this epoch of the local steps; default for a pass that measures.
 
         Yields:
             The number of the batch, from 0.

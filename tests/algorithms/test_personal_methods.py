@@ -147,6 +147,22 @@ def test_fine_tuning_of_fedper() -> None:
     assert torch.equal(final({"name": "fedper", "adapts": "head"}).theta, final("fedper").theta)
 
 
+def test_separate_passes_of_ditto_train_as_the_steps_of_a_round_do() -> None:
+    """In the samples' own order they are v's steps on the shared model's batches, bit for bit, with rates that fall
+    within the round, last batches left out and running statistics; and images are augmented."""
+    training = {**TRAINING, "rounds": 2, "shuffle": False, "last_batch": "drop", "lr_decay_within": 0.5}
+    model = {"name": "mlp", "hidden": [8], "feature_norm": "batch"}
+
+    def keep(*augment: Any, **options: Any) -> list[Vectors]:
+        method, shown = {"name": "ditto", **options}, {"name": "digits", "augment": augment}
+        states = run(small.problem(method, (6, 3), model, data=shown, training=training), InlineBackend()).state.clients
+        return [load_state(states[i]) for i in sorted(states)]
+
+    together, apart, cropped = keep(), keep(personal_epochs=2), keep({"crop": 2}, personal_epochs=2)
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(together, apart, strict=True) for name in a)
+    assert not any(torch.equal(a.v, b.v) for a, b in zip(apart, cropped, strict=True))
+
+
 class GrowsEachRound(FedAS):
     """F_i = n_i 2^(e t): of any size, and always in the same proportion."""
 

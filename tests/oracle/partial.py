@@ -61,7 +61,8 @@ def ditto(w: World, order: Order, lam: float, personal_epochs: int = 0) -> Kept:
         u = {}
         for c in w.participants(t, x):
             own = Local(w, t, c.i, v[c.i])
-            apart = [b for e in range(personal_epochs) for b in epochs(w, order, t, c.i, f"personal {e}")]
+            K = own.steps_per_epoch
+            apart = [b for e in range(personal_epochs) for b in epochs(w, order, t, c.i, f"personal {e}")[:K]]
             for batch in apart or c.batches:
                 own.step(w.grad(own.y, batch) + lam * (own.y - x))
             for batch in c.batches:

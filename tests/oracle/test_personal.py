@@ -280,8 +280,13 @@ def distances(method: str, options: dict[str, Any], setting: str, **changed: Any
     return result
 
 
-@pytest.mark.parametrize("setting", ["plain", "together"])
-@pytest.mark.parametrize(("method", "options"), KEEPING)
+@pytest.mark.parametrize(
+    ("method", "options", "setting"),
+    [
+        *[(*each, setting) for each in KEEPING for setting in ("plain", "together")],
+        ("ditto", {"lam": 0.7, "personal_epochs": 3}, "whole batches"),
+    ],
+)
 def test_what_clients_keep_is_the_oracles(method: str, options: dict[str, Any], setting: str) -> None:
     assert max(distances(method, options, setting).values()) < TOLERANCE
 

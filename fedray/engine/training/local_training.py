@@ -234,6 +234,7 @@ class LocalTrainer:
     ) -> Turns[Rule]:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
+        c.step_rate = lambda c: c.lr * training.lr_decay_within**c.epoch  # of passes in begin
         let_assign(algorithm, "begin", algorithm.begin, c)
         rule = ask(algorithm, "local_optimizer", algorithm.local_optimizer, c)
         if rule is None:
