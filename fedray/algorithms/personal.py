@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.auxiliary import FEDSOL
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward
+from fedray.common.rng import keep_draws
 from fedray.components.base import option
 
 
@@ -29,9 +30,10 @@ class LocalOnly(Algorithm):
 class PerFedAvg(Algorithm):
     """q = g(y'), y' = y - a g'(y); hessian_free: q = v - a [g''(y + δ v) - g''(y - δ v)]/(2δ) with v = g(y').
 
-    g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard only for this step. a = 0
-    is FedAvg. The inner step has neither momentum nor weight decay (D-51). A personal model is x after plain steps of
-    length a, y <- y - a g(y), without clipping, momentum and weight decay, for any `training`.
+    g: gradient on the step's batch; g', g'': on one and another batch, drawn from the shard only for this step; both
+    g'' with the same dropout. a = 0 is FedAvg, but running statistics follow g'. The inner step has neither momentum
+    nor weight decay (D-51). A personal model is x after plain steps of length a, y <- y - a g(y), without clipping,
+    momentum and weight decay, for any `training`.
 
     As the code has it: the outer step has a length of its own, b (`outer_lr`), and the inner one decays the weights,
     y' = y - a (g' + w y) (`inner_weight_decay`; hessian_free: (1 - a w) v for the first v), both FedSOL's port.
@@ -60,8 +62,8 @@ class PerFedAvg(Algorithm):
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
     delta: float = option(1e-3, gt=0, description="δ: half the width of that difference", paper={"FL-bench": 1e-3})
 
-    def count_revisions(self) -> int:  # the second-order term lacked the weight decay
-        return super().count_revisions() + (self.hessian_free and self.inner_weight_decay > 0)
+    def count_revisions(self) -> int:  # the second-order term lacked the weight decay, and was noise with dropout
+        return super().count_revisions() + self.hessian_free * (1 + (self.inner_weight_decay > 0))
 
     def a(self, c: Client) -> float:
         """Return the length of the inner step."""
@@ -79,7 +81,9 @@ class PerFedAvg(Algorithm):
         if not self.hessian_free:
             return v
         other = c.draw()
-        ahead, behind = (c.grad(c.theta + sign * self.delta * v, self.loss_on, *other) for sign in (1, -1))
+        with keep_draws(device=v.device):  # both have the same dropout
+            ahead = c.grad(c.theta + self.delta * v, self.loss_on, *other)
+        behind = c.grad(c.theta - self.delta * v, self.loss_on, *other)
         return (1 - a * self.inner_weight_decay) * v - a / (2 * self.delta) * (ahead - behind)
 
     def loss_on(self, forward: Forward, x: Tensor, y: Tensor, drawn_x: Tensor, drawn_y: Tensor) -> Tensor:

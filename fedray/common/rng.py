@@ -75,10 +75,18 @@ def key_draws(
     torch.random.fork_rng and torch.manual_seed would do the same, but on a machine without a GPU they record a
     traceback at each call, in case CUDA starts later, which takes longer than training a small client.
     """
-    key, draws = make_key(seed, purpose, round, client), list_draws(device, everything)
+    key = make_key(seed, purpose, round, client)
+    with keep_draws(everything, device):
+        for _, _, reseed in list_draws(device, everything):
+            reseed(key)
+        yield
+
+
+@contextmanager
+def keep_draws(everything: bool = True, device: torch.device = CPU) -> Iterator[None]:
+    """Put the generators that `key_draws` keys back after a block: what follows draws the same once more."""
+    draws = list_draws(device, everything)
     kept = [read() for read, _, _ in draws]
-    for _, _, reseed in draws:
-        reseed(key)
     try:
         yield
     finally:

@@ -90,6 +90,17 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
     assert not torch.allclose(tuned("fedavg", training), tuned("fedavg", plain), atol=1e-3)
 
 
+def test_the_second_order_term_of_perfedavg_is_a_difference_under_one_dropout() -> None:
+    """So another δ changes it by O(δ²). Under two masks it would be their difference over 2δ, half of it at 2δ."""
+    small_steps: dict[str, Any] = {"model": PARTLY, "batch_size": 18, "rounds": 1, "lr": 0.05, "weight_decay": 0.0}
+    own = {"name": "perfedavg", "inner_lr": 1.0}
+    plain, one, other = (
+        final(own | each, **small_steps, local_steps=1, local_epochs=None, clip_norm=None).theta
+        for each in ({}, {"hessian_free": True, "delta": 0.01}, {"hessian_free": True, "delta": 0.02})
+    )
+    assert (one - other).norm() < 0.02 * (one - plain).norm()
+
+
 class Slower(Algorithm):
     part: str = "head"
 
