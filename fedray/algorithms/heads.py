@@ -26,6 +26,7 @@ class FedRod(LinearHead):
     idea = "a balanced shared head, and a second head on each client"
     reads_features = True
     personal = "trained"
+    keeps_frozen = True
 
     def begin(self, c: Client) -> None:
         classes, width = c.layout.shapes[c.layout.names.index(self.weight(c.layout))]

@@ -1,6 +1,6 @@
 """Shared by methods on the classifier: a head that is one linear layer, and functions of a client's class counts."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ Gamma = Literal["client", "shared"]
 
 class LinearHead(Algorithm):
     """Base of the methods that need a head z = W h + b, W `(C, d)`."""
+
+    keeps_frozen: ClassVar[bool] = False
+    """True if a part of the head may be frozen, as a bias that is neither trained nor 0."""
 
     def weight(self, layout: Layout) -> str:
         """Return the name of W. Raises UserError if the head is anything else, or not on `Output.features`."""
@@ -39,6 +42,8 @@ class LinearHead(Algorithm):
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
         self.weight(layout)
+        if layout.frozen_heads and not self.keeps_frozen:
+            raise UserError(f"model: {min(layout.frozen_heads)} is not trained; {self.name} needs the whole head")
 
 
 class Unbiased(LinearHead):

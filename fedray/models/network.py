@@ -49,6 +49,7 @@ class Layout:
         embeddings: names of the parameters of embeddings, by module type.
         lora_a, lora_b: names of the matrices of adapters (`fedray.models.lora`).
         tied: two names of a tensor that head and body share; empty if there is none.
+        frozen_heads: names of the head's frozen parameters.
         sizes: number of entries of each parameter.
     """
 
@@ -61,6 +62,7 @@ class Layout:
     lora_a: frozenset[str] = frozenset()
     lora_b: frozenset[str] = frozenset()
     tied: tuple[str, ...] = ()
+    frozen_heads: frozenset[str] = frozenset()
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,19 +172,20 @@ class Network:
         _refuse_numbers(module, named, moving)
         self._head_name, self.head = find_head(module)
         inside = {id(p) for p in self.head.parameters()}
-        heads = frozenset(name for name, p in named.items() if id(p) in inside)
+        heads = frozenset(name for name, p in every.items() if id(p) in inside)
         own = getattr(module, "features", None)
         self._own: Callable[[Tensor], Tensor] | None = own if callable(own) and not isinstance(own, nn.Module) else None
         self.layout = Layout(
             tuple(named),
             tuple(tuple(p.shape) for p in named.values()),
-            heads,
+            heads & named.keys(),
             self._own is not None,
             find_parameters(module, NORMALISATION) & named.keys(),
             find_parameters(module, EMBEDDINGS) & named.keys(),
             find_matrices(module, "lora_A") & named.keys(),
             find_matrices(module, "lora_B") & named.keys(),
             find_tied(module),
+            heads - named.keys(),
         )
         self.trained: list[nn.Parameter] = list(named.values())
         held = [id(p) for layer in layers or () for p in layer.parameters()]

@@ -260,6 +260,11 @@ def test_adapters(name: str) -> None:
         ("fedper", "body", "model: no parameter of body is trained; fedper needs some"),
         ("fedrep", "head", "model: no parameter of head is trained; fedrep needs some"),
         ("fedsol", "head", "model: no parameter of head is trained; fedsol needs some"),  # perturbs it by default
+        *[
+            (name, "*.bias", f"model: 5.bias is not trained; {name} needs the whole head")  # or its bias would be 0
+            for name in ("fedrs", "fedavg-la", "fedge", "fedgela", "fedgen")
+        ],
+        ("fedrod", "5.bias", ""),
         ("fedavg", "body", ""),
         ("scaffold", "head", ""),
     ],
@@ -267,7 +272,8 @@ def test_adapters(name: str) -> None:
 def test_the_head_or_the_body_alone(name: str, part: str, line: str) -> None:
     """Linear probing: the body is frozen. Methods that need the frozen part say so."""
     if not line:
-        assert len(trained(name, freeze=[part]).state.theta) == {"body": HEAD, "head": BODY}[part]
+        left = {"body": HEAD, "head": BODY, "5.bias": BODY + 12 * 10}
+        assert len(trained(name, freeze=[part]).state.theta) == left[part]
         return
     with pytest.raises(UserError, match=f"^{line}$"):
         problem(name, model=MODEL | {"freeze": [part]}).build_network("cpu")
