@@ -51,6 +51,9 @@ class FedGloSS(DynamicRegularisation):
         paper={"CIFAR-10, of 10,000": 2000, "CIFAR-100, of 20,000": 15000},
     )
 
+    def count_revisions(self) -> int:  # personal tests in the warm-up had the radius of the round before
+        return super().count_revisions() + (self.rho > 0 and self.warmup > 0)
+
     def radius(self, full: float, round: int) -> float:
         """Return ρ_t of a round (from 0) on the way to `full`; 0 in every round if `full` is 0."""
         if full == 0:

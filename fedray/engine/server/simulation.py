@@ -202,15 +202,16 @@ class Simulation:
             lr_decay=training.compute_lr_change(max(t, 0)),
         )
 
-    def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
-        algorithm = self.problem.config.algorithm
+    def _make_broadcast(self, server: Server, measured: bool = False, made: int | None = None) -> Broadcast:
+        """Return what clients receive. made: the round that keys all draws, if not the server's."""
+        algorithm, t = self.problem.config.algorithm, server.round if made is None else made
         given = {"server.theta": server.theta}
-        with self._key_draws("message", server.round), guard(algorithm, given, "server.state", server.state):
+        with self._key_draws("message", t), guard(algorithm, given, "server.state", server.state):
             theta = ask_server(algorithm, "broadcast", algorithm.broadcast, server)
             refuse_other(algorithm, "gives a broadcast", theta, server.theta)
             message = ask_server(algorithm, "message", algorithm.message, server)
         return Broadcast(
-            round=server.round,
+            round=t,
             lr=server.lr,
             theta=detach("theta", theta),
             buffers=self.state.buffers,
@@ -234,10 +235,10 @@ class Simulation:
         return Tester(self.problem, self.backend, self.state, self._make_personal_broadcast)
 
     def _make_personal_broadcast(self, clients: int) -> Broadcast:
-        """Return what this many clients would receive now, with the learning rate of the round just made."""
-        server = self._make_server(self.state.round - 1, clients)
-        server.theta = get_tested_theta(self.state)
-        return self._make_broadcast(server)
+        """Return what this many clients would receive now, with learning rate and draws of the round just made."""
+        made = self.state.round - 1
+        server = replace(self._make_server(made, clients), theta=get_tested_theta(self.state), round=made + 1)
+        return self._make_broadcast(server, made=made)
 
     @cached_property
     def _label_counts(self) -> np.ndarray:

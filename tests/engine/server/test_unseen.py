@@ -138,6 +138,15 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     assert torch.equal(here.trainer.personalise(broadcast, task, 1, newcomer=True).theta, c.theta), "draws are keyed"
 
 
+def test_what_clients_would_receive_is_of_the_round_to_come() -> None:
+    """FedGloSS after two of four warm-up rounds, from 0 to 2: at 2 · 2/4 from x; rate and draws are of round 2."""
+    method = {"name": "fedgloss", "rho": 2.0, "start_rho": 0.0, "warmup": 4}
+    running, _ = worker(problem(method, training={**TRAINING, "lr": 0.1, "lr_decay": 0.5}))
+    told = running._make_personal_broadcast(2)
+    assert float((told.theta - running.state.theta).norm()) == pytest.approx(1.0, rel=1e-4)
+    assert (told.round, told.lr) == (1, 0.05)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 1.0])
 def test_the_mixture_of_a_client_that_never_trained_has_mixed_statistics(alpha: float) -> None:
     """a of x⁰'s, 0 and 1, and 1 - a of the server's: of a newcomer before its first step, and of one never drawn."""
