@@ -69,11 +69,15 @@ class Population:
 
 @dataclass
 class _Step:
-    """Computations of a model in a local step: the number of gradients, whether one was plain, and its loss."""
+    """Computations of a model in a local step: the number of gradients, whether one was plain, and its loss.
+
+    size: samples of a whole batch, if it is of a pass with batches of its own.
+    """
 
     gradients: int = 0
     plain: bool = False
     loss: Tensor | None = None
+    size: int | None = None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -263,8 +267,9 @@ class LocalClient(Client):
     def _explain_one_sample(self, error: ValueError, size: int) -> None:
         """Raise a UserError that names the keys to change if BatchNorm met a batch of one sample."""
         if size == 1 and "more than 1 value per channel" in str(error):
+            each = self._now.size or self.batch_size
             raise UserError(
-                f"training.batch_size: client {self.id} has {self.samples} samples in batches of {self.batch_size}, "
+                f"training.batch_size: client {self.id} has {self.samples} samples in batches of {each}, "
                 "and BatchNorm cannot normalise one sample alone; choose another size, a larger partition.min_size, or "
                 "the method's own options of batches"
             ) from None
@@ -347,7 +352,7 @@ class LocalClient(Client):
             augment = generator(self.population.seed, f"{purpose} augment", self._round, self.id)
         for k, batch in enumerate(self.held.iter_batches(parts, augment)):
             self.start_step(0 if epoch is None else epoch * self.per_epoch + k, *batch)
-            self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
+            self._now = _Step(1, plain=True, size=size)  # running statistics and the training loss stay as they are
             self._drawing, self._draws = f"{purpose} draw", drawn  # each turn's draws are new ones
             yield k
             drawn = self._draws
@@ -419,7 +424,7 @@ class LocalSecondModel(SecondModel):
         """Let the client compute with this model's running statistics and step, instead of its own."""
         c, buffers = self._c, self._c.network.keep()
         if self._batch is not c.x:
-            self._batch, self._now = c.x, _Step()
+            self._batch, self._now = c.x, _Step(size=c._now.size)
         c._now, self._now, c._in_second = self._now, c._now, True
         c.network.restore(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1

@@ -215,7 +215,7 @@ class Partly(Careful):
 @pytest.mark.parametrize(
     ("algorithm", "sizes", "batch", "message"),
     [
-        ("fedas align_batch=8", (33,), "full", "33 samples in batches of 33, and BatchNorm"),
+        ("fedas align_batch=8", (33,), "full", "33 samples in batches of 8, and BatchNorm"),
         ("fedavg", (65,), 16, "65 samples in batches of 16, and BatchNorm cannot normalise one sample alone; choose"),
     ],
 )
