@@ -24,10 +24,10 @@ class FedALA(Algorithm):
     passes over the same batches. The client sends y_K - x, and the server averages. a = 0 is FedAvg. The personal model
     is the mix before training.
 
-    Readings: p counts layers, not tensors (D-69); the first time takes a fixed number of passes (D-70); the sample is
-    random (D-71); a client without an o takes x, and W changes only in a client's own rounds, although the authors'
-    code runs all N clients each round (D-72). FL-bench's port shares o and W between clients (D-73). The paper's grids
-    of p and s were not read again [M].
+    Readings: p counts layers, normalisation layers too, not tensors (D-69); the first time takes a fixed number of
+    passes (D-70); the sample is random (D-71); a client without an o takes x, and W changes only in a client's own
+    rounds, although the authors' code runs all N clients each round (D-72). FL-bench's port shares o and W between
+    clients (D-73). The paper's grids of p and s were not read again [M].
 
     As the code has it: the first time ends, after more than 10 passes, once the standard deviation of the loss on the
     last batch of each of the last 10 is below `threshold` (D-70); `start_epochs` then bounds the passes.

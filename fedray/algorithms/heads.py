@@ -79,8 +79,8 @@ class FedRep(KeepsPart):
 
     Each client keeps its own head, and only the body is sent; a newcomer has the initial head. A round of at most
     `body_epochs` epochs trains only the body. The personal model is a client's head on the current body, after
-    fine-tuning epochs for the head. In the code a newcomer starts with the average of the last cohort's heads, which
-    the server then has to know (`newcomer: average`, D-106).
+    fine-tuning epochs for the head, in which the body's running statistics follow. In the code a newcomer starts with
+    the average of the last cohort's heads, which the server then has to know (`newcomer: average`, D-106).
     """
 
     name = "fedrep"
