@@ -5,13 +5,13 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors, holds
-from fedray.common.vectors import move_along
+from fedray.algorithms.base import Client, Received, Server, Vectors, holds
+from fedray.algorithms.fedsam import LocalSAM
 from fedray.components.base import option
 
 
 @holds(server=["m"])
-class FedNSAM(Algorithm):
+class FedNSAM(LocalSAM):
     """Start at s = x + γ m; q = g(y + e), e = ρ unit(g(y)); m <- γ m + η_g U, x <- x + m. U = Σ π_i (y_K - s).
 
     So x becomes the mean of the local models. The abstract perturbs along the global Nesterov momentum, uphill: e = -ρ
@@ -37,9 +37,8 @@ class FedNSAM(Algorithm):
     def message(self, server: Server) -> Vectors:
         return Vectors(m=server.state.m) if self.perturbation == "momentum" else Vectors()
 
-    def gradient(self, c: Client) -> Tensor:
-        along = c.grad(c.theta) if self.perturbation == "gradient" else -c.message.m
-        return c.grad(move_along(c.theta, self.rho, along))
+    def ascent(self, c: Client) -> Tensor:
+        return c.grad(c.theta) if self.perturbation == "gradient" else -c.message.m
 
     def aggregate(self, server: Server, got: Received) -> None:
         update = server.server_lr * got.update

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, holds
-from fedray.common.vectors import move_along
+from fedray.algorithms.fedsam import LocalSAM
 from fedray.components.base import option
 
 
@@ -40,7 +40,7 @@ class FedCM(ClientMomentum):
         return self.alpha * c.grad(c.theta) + (1 - self.alpha) * c.message.delta
 
 
-class MoFedSAM(ClientMomentum):
+class MoFedSAM(LocalSAM, ClientMomentum):
     """q = β g(y + ρ unit(g(y))) + (1 - β) Δ; β = 1 is FedSAM, ρ = 0 is FedCM.
 
     Readings: the Δ of the round just finished is the one used (D-21); the server adds η_g times the mean update (D-20).
@@ -73,8 +73,7 @@ class MoFedSAM(ClientMomentum):
         return self.step == "printed"
 
     def direction(self, c: Client) -> Tensor:
-        g_tilde = c.grad(move_along(c.theta, self.rho, c.grad(c.theta)))
-        return self.beta * g_tilde + (1 - self.beta) * c.message.delta
+        return self.beta * self.gradient(c) + (1 - self.beta) * c.message.delta
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got if self.step == "mean" else got.with_update(-got.delta))
