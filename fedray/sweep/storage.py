@@ -13,7 +13,6 @@ import re
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -109,53 +108,18 @@ def refuse_unwritable_storage() -> None:
 
 
 @contextlib.contextmanager
-def make_scratch() -> Iterator[Path]:
-    """Yield a directory in the storage for the duration of a block, and remove what killed drivers have left there.
+def make_scratch(sweep: str) -> Iterator[Path]:
+    """Yield a directory in the storage for the duration of a block, for the process that holds the sweep's lock.
 
-    Each such directory is locked while its driver lives, whichever machine that is on.
+    It is named like the lock. What a killed process has left there goes, at the next call or with `fedray clean`.
     """
-    with _lock_scratch() as (root, abandoned):
-        for left in abandoned:
-            shutil.rmtree(left, ignore_errors=True)
-        folder = root / uuid.uuid4().hex
-        folder.mkdir()
-        lock = (folder / "lock").open("w")
-        _try_lock(lock)
+    folder = get_storage() / "tune" / get_sweep_lock_file(sweep).name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        lock.close()
-
-
-@contextlib.contextmanager
-def _lock_scratch() -> Iterator[tuple[Path, list[Path]]]:
-    """Yield the folder of all scratch directories, locked against other processes for the duration of a block, and the
-    directories that killed drivers have left in it."""
-    root = get_storage() / "tune"
-    with _open_lock(root / "lock") as one_at_a_time:
-        _try_lock(one_at_a_time, fcntl.LOCK_EX)
-        folders = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
-        yield root, list(filter(_is_abandoned, folders))
-
-
-def list_abandoned() -> list[Path]:
-    """Return the directories that killed drivers have left."""
-    if not (get_storage() / "tune").is_dir():
-        return []
-    with _lock_scratch() as (_, abandoned):
-        return abandoned
-
-
-def _is_abandoned(path: Path) -> bool:
-    lock = path / "lock"
-    if os.path.lexists(lock) and not lock.is_file():
-        return False  # no driver's, and opening a pipe may never end
-    try:
-        with lock.open("a") as opened:
-            return _try_lock(opened)
-    except OSError:  # its driver has just removed it, or it belongs to another user
-        return False
 
 
 def get_cell_dir(hash: str) -> Path:
@@ -421,6 +385,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
     client, experiment = open_reader()
     records = find_records(client, experiment, [path.name for path in folders])
     odd = [path for path in paths if name is None and not _is_cell_dir(path)]
+    scratch = [path for path in (root / "tune").glob("*") if name is None and path.is_dir() and not path.is_symlink()]
     goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as locks, find_running_sweeps() as running_locks:
         running = {
@@ -438,8 +403,8 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
             elif why in GO and not locks.take([path.name]):
                 why = "is being run"
             (goes if why in GO else stays).append(CellFolder(path, _measure_size(path), why))
-        if name is None:
-            goes += [CellFolder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
+        left = [path for path in scratch if root / "locks" / path.name not in running_locks]  # listed before the locks
+        goes += [CellFolder(path, _measure_size(path), "left by a killed sweep") for path in left]
         yield goes, stays
 
 

@@ -70,7 +70,7 @@ def run_cells(session: Session, cells: Sequence[Cell]) -> None:
         reporter = TuneReporter(session, progress)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
-            folder = stack.enter_context(make_scratch())  # Tune's own state, from which nothing resumes
+            folder = stack.enter_context(make_scratch(session.plan.sweep.name))  # Tune's state: nothing resumes from it
             _run_tune(session, cells, reporter, folder)
     ended = {cell for cell, status in progress.outcomes.items() if not status.is_open}
     session.stopped = any(cell.hash not in ended for cell in cells)

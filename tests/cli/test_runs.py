@@ -273,14 +273,18 @@ def held_elsewhere(path: Path, offset: int | None = None) -> Iterator[None]:
 
 
 def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Call) -> None:
-    """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known."""
+    """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known.
+
+    What a driver has left whose sweep runs again is in use.
+    """
     cells = [hashed(seed) for seed in range(3)]
     write(store, cells, [50, ("diverged", 50), ("failed", 50)])
     finished, diverged, failed, unknown = stored(*(one["hash"] for one in cells), "feedbeef00000000")
-    left = get_storage() / "tune" / "left"
+    left, used = get_storage() / "tune" / "left", get_storage() / "tune" / "a%b"
     left.mkdir(parents=True)
-    (left / "lock").touch()
-    out = call("clean").done
+    used.mkdir()
+    with lock_sweep("a/b"):
+        out = call("clean").done
     going = {f" 1 kB {finished} (finished)", f" 1 kB {diverged} (diverged)", f"  0 B {left} (left by a killed sweep)"}
     assert {line.removeprefix("    ") for line in out.splitlines()[:3]} == going
     assert out.splitlines()[3:] == [
@@ -289,9 +293,10 @@ def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Cal
     ]
     assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
     before = len(list(search(store.client, store.experiment, "")))
-    assert call("clean", "--yes").done.splitlines()[-1] == "2 kB removed in 3 folders"
+    with lock_sweep("a/b"):
+        assert call("clean", "--yes").done.splitlines()[-1] == "2 kB removed in 3 folders"
     assert not any(folder.exists() for folder in (finished, diverged, left))
-    assert all(folder.exists() for folder in (failed, unknown))
+    assert all(folder.exists() for folder in (failed, unknown, used))
     assert len(list(search(store.client, store.experiment, ""))) == before
 
 

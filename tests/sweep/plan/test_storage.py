@@ -4,11 +4,9 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -78,30 +76,13 @@ def test_wrong_storages_are_refused(path: str, message: str, tmp_path: Path, mon
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
-SCRATCH = """
-import sys
-from fedray.sweep.storage import make_scratch
-with make_scratch() as folder:
-    (folder / "state").touch()
-    print(folder, flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path) -> None:
-    """One of three drivers lives and one is suspended (SIGSTOP): theirs stay. The third one is killed."""
-    (tmp_path / "tune/4711").mkdir(parents=True)  # without a lock
-    drivers = [start(SCRATCH) for _ in range(3)]
-    folders = [Path(driver.stdout.readline().strip()) for driver in drivers if driver.stdout]
-    drivers[0].kill()
-    drivers[0].wait()
-    drivers[1].send_signal(signal.SIGSTOP)
-    with make_scratch() as own:
-        assert {path for path in (tmp_path / "tune").iterdir() if path.is_dir()} == {own, *folders[1:]}
-    drivers[1].send_signal(signal.SIGCONT)
-    for driver in drivers[1:]:
-        driver.communicate("\n")
-    assert [path.name for path in (tmp_path / "tune").iterdir()] == ["lock"]
+def test_what_a_killed_driver_left_is_gone_after_the_next_call_of_its_sweep(tmp_path: Path) -> None:
+    for left in ("a%b/4711", "c"):
+        (tmp_path / "tune" / left).mkdir(parents=True)
+    with make_scratch("a/b") as own:
+        assert (own, [*own.iterdir()]) == (tmp_path / "tune/a%b", [])
+        (own / "state").touch()
+    assert [path.name for path in (tmp_path / "tune").iterdir()] == ["c"]
 
 
 def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_cells() -> None:
@@ -139,28 +120,12 @@ def test_a_refused_sweep_leaves_what_was_there(written: str, tmp_path: Path, mon
 def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("flock", "lockf"):
         monkeypatch.setattr(fcntl, name, Mock(side_effect=OSError(number, os.strerror(number))))
-    contexts = {"locks": [lambda: lock_sweep("small"), storage.find_running_sweeps], "tune": [make_scratch]}
-    for folder, context in ((folder, one) for folder, listed in contexts.items() for one in listed):
-        said = rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "
-        with pytest.raises(UserError, match=said), context():
+    refused = pytest.raises(UserError, match=rf"^FEDRAY_STORAGE: files in {tmp_path}/locks cannot be locked: ")
+    for context in (lambda: lock_sweep("small"), storage.find_running_sweeps):
+        with refused, context():
             pass
-    refused = pytest.raises(UserError, match=rf"{tmp_path}/locks cannot be locked: ")
     with CellLocks(get_cell_locks_file()) as locks, refused:
         locks.take([A])
-
-
-def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(tmp_path: Path) -> None:
-    """Its driver has made it and has not locked it yet: `fedray clean --yes` would remove it under that driver."""
-    (tmp_path / "tune" / "new").mkdir(parents=True)
-    with (tmp_path / "tune" / "lock").open("a") as making, ThreadPoolExecutor(1) as pool:
-        fcntl.flock(making, fcntl.LOCK_EX)
-        found = pool.submit(storage.list_abandoned)
-        wait([found], timeout=0.3)
-        with (tmp_path / "tune" / "new" / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            fcntl.flock(making, fcntl.LOCK_UN)
-            assert found.result(10) == []
-    assert storage.list_abandoned() == [tmp_path / "tune" / "new"]
 
 
 MAKERS: dict[str, Callable[[Path], object]] = {"pipe": os.mkfifo, "file": Path.touch, "folder": Path.mkdir}
@@ -184,21 +149,11 @@ def test_what_is_no_folder_is_refused(what: str, place: str, tmp_path: Path, mon
 
 @pytest.mark.parametrize("what", ["pipe", "loop", "folder"])
 def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(what: str, tmp_path: Path) -> None:
-    """The locks of a sweep, of cells and of scratch folders; an open pipe would wait for a reader."""
-    for path in (get_sweep_lock_file("s"), get_cell_locks_file(), tmp_path / "tune/lock"):
+    """The locks of a sweep and of cells; an open pipe would wait for a reader."""
+    for path in (get_sweep_lock_file("s"), get_cell_locks_file()):
         put(what, path)
-    for lock in (lambda: lock_sweep("s"), lambda: CellLocks(get_cell_locks_file()), make_scratch):
+    for lock in (lambda: lock_sweep("s"), lambda: CellLocks(get_cell_locks_file())):
         with pytest.raises(UserError, match=r"FEDRAY_STORAGE: .* is not a regular file; remove it"), lock():
             pass
-    with pytest.raises(UserError, match=r"tune/lock is not a regular file"):
-        storage.list_abandoned()
     with storage.find_running_sweeps() as running:
         assert running == set()
-
-
-def test_a_scratch_folder_with_a_strange_lock_is_nobodys(tmp_path: Path) -> None:
-    """It stays, and `clean` does not wait for it; nor does one that its driver removes meanwhile."""
-    for what, name in (("pipe", "a"), ("loop", "b"), ("file", "c")):
-        put(what, tmp_path / "tune" / name / "lock")
-    assert storage.list_abandoned() == [tmp_path / "tune/c"]
-    assert not storage._is_abandoned(tmp_path / "tune/gone")
