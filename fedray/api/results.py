@@ -9,19 +9,16 @@ import numpy as np
 import pandas as pd
 
 from fedray.analysis.data.axes import FINISHED
-from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
+from fedray.analysis.data.collect import collect, list_settings, load_run
 from fedray.analysis.data.metrics import list_by_round
-from fedray.cells.status import SUPERSEDED, Status
+from fedray.cells.status import Status
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
-from fedray.common.errors import UserError, format_count, truncate_repr
+from fedray.common.errors import UserError, format_count
 from fedray.components.sources import hold_sources
-from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Samples
-from fedray.engine.problem import Problem
 from fedray.engine.result import Result
-from fedray.engine.state import digest_theta, refuse_other_weights
 from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options, make_plan
 from fedray.sweep.run import execute
@@ -31,10 +28,7 @@ from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
 from fedray.tracking.store import (
     TRIAL_CELL,
-    find_run,
     find_sweeps,
-    open_reader,
-    read_cells,
     read_stored_sweep,
     read_trials,
 )
@@ -192,31 +186,7 @@ def load(run: str) -> Result:
         >>> fedray.load(results.cells["run_id"][0])
         <Result of fedavg on digits: 2 of 2 rounds, test accuracy ...>
     """
-    client, experiment = open_reader()
-    if (found := find_run(client, run)) is None:
-        raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store")
-    tags = found.data.tags
-    if (cell := tags.get("fedray.cell")) is None:
-        raise UserError(f"load: {run} is not the run of a cell; one of a sweep's cells is required")
-    state = load_newest_state("load", cell)
-    theta, status = digest_theta(state.theta), tags.get("fedray.status")
-    unknown = "" if status == SUPERSEDED else theta  # one that did not finish has none
-    if status in (Status.FINISHED, SUPERSEDED) and theta != tags.get("fedray.theta_sha256", unknown):
-        raise UserError(
-            f"load: the newest checkpoint here, of round {state.round}, is not of {run}: its cell was run again"
-        )
-    config = RunConfig.parse(read_configuration(client, run))
-    data, parent = load_data(config.data), find_sweeps(client, experiment).get(tags.get("fedray.sweep", ""))
-    listed = read_cells(client, parent).get(cell) if parent else None
-    changed = listed.find_changed(data.digest, config.partition.list_identity_entries()) if listed else ""
-    if changed == "data":
-        raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
-    if changed:
-        raise UserError(f"load: the file of partition.path is not what {run} was trained on; put the old one back")
-    problem = Problem.build(config, data)
-    network = problem.build_network("cpu")
-    refuse_other_weights(state, network.theta, network.frozen_sha256)
-    return Result(state.history, network.layout, state, problem, run)
+    return load_run("load", run)
 
 
 @check_arguments

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, normalize
 
-from fedray.analysis.data.collect import load_newest_state, read_configuration, refuse_plugins
+from fedray.analysis.data.collect import load_run
 from fedray.analysis.data.stored import read_sweep
 from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, save, styled
 from fedray.cells.status import Status
@@ -36,16 +36,10 @@ from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, restate, unknown
 from fedray.common.output import OutputFile
 from fedray.common.rng import generator
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
-from fedray.engine.problem import Problem
-from fedray.engine.server.evaluate import get_tested_theta
+from fedray.engine.result import refuse_without_model
 from fedray.models.network import Layout, Network, Output
-from fedray.tracking.store import find_run, get_label, open_reader
-
-if TYPE_CHECKING:
-    from fedray.tracking.store import AnyClient
-
+from fedray.tracking.store import get_label, open_reader
 
 COUNT = 5
 """Number of eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
@@ -130,32 +124,20 @@ class TrainedRun:
     """The global model of a run, from its newest checkpoint, on its training samples.
 
     samples: their number, drawn without replacement by the run's seed; all if there are fewer. Raises UserError if the
-    run is not in the store, is not a cell, has no checkpoint here or no global model; or its test loss differs from the
-    logged one, so data or model have changed.
+    run cannot be loaded (`fedray.load`), names a plug-in, or has no global model.
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
-        client, _ = open_reader()
-        self.run, self.config, cell, self.label = run, *_read(client, run)
-        self.state = load_newest_state("--run", cell)
-        problem = Problem.build(self.config)
-        data, network = problem.data, problem.build_network(device)
-        self.layout, self.theta = network.layout, get_tested_theta(self.state).to(device)
-        buffers = self.state.buffers.to(device)
-        logits, train = self.config.algorithm.logits, problem.evaluated["train"]
-        tests = Samples(data.x_test, data.y_test, data, device)
-        self._refuse_other(Landscape(network, buffers, tests, problem.evaluated["test"], logits))
+        result = load_run("--run", run, trusts=False)
+        problem, self.run, self.state = result.problem, run, result.state
+        self.config, self.label = problem.config, get_label(open_reader()[0].get_run(run))
+        refuse_without_model(self.config.algorithm)
+        data, network, train = problem.data, problem.build_network(device), problem.evaluated["train"]
+        self.layout, self.theta = result.layout, result.theta.to(device)
         self.indices = np.sort(train[generator(self.config.seed, "sharpness").permutation(len(train))[:samples]])
         shown = Samples(data.x_train, data.y_train, data, device)
+        buffers, logits = self.state.buffers.to(device), self.config.algorithm.logits
         self.landscape = Landscape(network, buffers, shown, self.indices, logits)
-
-    def _refuse_other(self, tests: Landscape) -> None:
-        logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
-        if logged and not math.isclose(found := tests.compute_loss(self.theta), logged[0], rel_tol=1e-3, abs_tol=1e-6):
-            raise UserError(
-                f"--run: the checkpoint's test loss is {found:.6g} here, but {logged[0]:.6g} was logged: "
-                "other data, or another version of the model"
-            )
 
     def find_eigenvalues(self) -> tuple[Sharpness, np.ndarray]:
         """Return the top eigenvalues and their vectors `(5, P)`. Raises UserError if the model is too small."""
@@ -175,20 +157,6 @@ class TrainedRun:
         else:
             first, second = (torch.from_numpy(v.copy()).to(self.theta.device) for v in vectors[:2])
         return compute_surface(self.landscape, self.theta, (first, second), steps)
-
-
-def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
-    """Return a run's configuration, its cell's hash and its name. No class that a store names is imported."""
-    if (found := find_run(client, run)) is None:
-        raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids")
-    if found.data.tags.get("fedray.kind") != "cell":
-        raise UserError(f"--run: {run} is not the run of a cell; one of a sweep's cells is required")
-    config = read_configuration(client, run)
-    refuse_plugins("--run", config)
-    parsed = RunConfig.parse(config)
-    if parsed.algorithm.keeps != "none":
-        raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
-    return parsed, found.data.tags["fedray.cell"], get_label(found)
 
 
 def find_top_eigenvalues(

@@ -14,12 +14,15 @@ from fedray.analysis.data.stored import open_store_of, read_sweep
 from fedray.cells.cell import Cell, flatten
 from fedray.cells.record import Record, parse_table
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Status
-from fedray.common.errors import UserError, name_place
+from fedray.cells.status import SUPERSEDED, Status
+from fedray.common.errors import UserError, name_place, truncate_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import COMPONENTS, RunConfig
+from fedray.datasets.base import load_data
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.state import State
+from fedray.engine.problem import Problem
+from fedray.engine.result import Result
+from fedray.engine.state import State, digest_theta, refuse_other_weights
 from fedray.sweep.document import list_sweeps, locate_sweep
 from fedray.sweep.draws import iter_points
 from fedray.sweep.storage import get_cell_dir
@@ -31,7 +34,11 @@ from fedray.tracking.store import (
     count_unlisted,
     describe_unlisted,
     find_blocks,
+    find_run,
+    find_sweeps,
+    open_reader,
     read_artefact,
+    read_cells,
 )
 
 if TYPE_CHECKING:
@@ -231,6 +238,41 @@ def list_titles(cells: pd.DataFrame) -> dict[str, str]:
 def list_smaller_better(cells: pd.DataFrame) -> set[str]:
     """Return the metrics of the cells' plug-ins whose smallest value is the best."""
     return {metric for spec in cells["spec"] for metric in spec.plugins.lower}
+
+
+def load_run(option: str, run: str, trusts: bool = True) -> Result:
+    """Return the result of an earlier run, as `fedray.load`. Raises UserError, which begins with `option`.
+
+    trusts: False refuses a class outside of fedray that its configuration names, and that would be imported.
+    """
+    client, experiment = open_reader()
+    if (found := find_run(client, run)) is None:
+        raise UserError(f"{option}: {truncate_repr(run)} is not the id of a run in this store")
+    tags = found.data.tags
+    if (cell := tags.get("fedray.cell")) is None:
+        raise UserError(f"{option}: {run} is not the run of a cell; one of a sweep's cells is required")
+    written = read_configuration(client, run)
+    if not trusts:
+        refuse_plugins(option, written)
+    state = load_newest_state(option, cell)
+    theta, status = digest_theta(state.theta), tags.get("fedray.status")
+    unknown = "" if status == SUPERSEDED else theta  # one that did not finish has none
+    if status in (Status.FINISHED, SUPERSEDED) and theta != tags.get("fedray.theta_sha256", unknown):
+        raise UserError(
+            f"{option}: the newest checkpoint here, of round {state.round}, is not of {run}: its cell was run again"
+        )
+    config = RunConfig.parse(written)
+    data, parent = load_data(config.data), find_sweeps(client, experiment).get(tags.get("fedray.sweep", ""))
+    listed = read_cells(client, parent).get(cell) if parent else None
+    changed = listed.find_changed(data.digest, config.partition.list_identity_entries()) if listed else ""
+    if changed == "data":
+        raise UserError(f"{option}: {config.data.name} is not what {run} was trained on; put the old data back")
+    if changed:
+        raise UserError(f"{option}: the file of partition.path is not what {run} was trained on; put the old one back")
+    problem = Problem.build(config, data)
+    network = problem.build_network("cpu")
+    refuse_other_weights(state, network.theta, network.frozen_sha256)
+    return Result(state.history, network.layout, state, problem, run)
 
 
 def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
