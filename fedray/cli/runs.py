@@ -196,11 +196,9 @@ def remove_runs(
 
     Runs that another sweep shares stay; `clean` removes the files.
     """
-    from fedray.common.location import refuse_unwritable_store
     from fedray.sweep.storage import find_killed, get_cell_dir, is_sweep_running
     from fedray.tracking.store import find_deletable_runs, open_reader, open_store
 
-    refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)
     sweep = open_reader()[0].get_run(name).data.tags.get("fedray.sweep", "") if name in runs else name
     if sweep and is_sweep_running(sweep):

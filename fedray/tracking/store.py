@@ -1,7 +1,6 @@
 """MLflow's store and queries to it."""
 
 import contextlib
-import fcntl
 import io
 import json
 import logging
@@ -113,19 +112,12 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     local = location.find_local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if local is not None and not create and not location.is_there():
-        if (new := local.with_name(f"{local.name}.new")).exists():
-            try:
-                with lock_folder(local.resolve().parent, fcntl.LOCK_SH | fcntl.LOCK_NB):
-                    pass
-            except OSError:  # another process makes it now, or that cannot be told
-                raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute") from None
-            raise NotStored(f"the store {local} was not completed: its call was killed ({new.name}); run it again")
         folder = "" if local.parent.is_dir() else f", and no folder {local.parent}"
         raise NotStored(
             f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
             "MLFLOW_TRACKING_URI names another"
         )
-    location.refuse_unusable(uri)
+    location.refuse_unwritable_store()
     from mlflow import MlflowClient
 
     for noisy in ("alembic", "mlflow"):  # after the import, which sets the level itself

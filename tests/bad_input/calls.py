@@ -84,11 +84,6 @@ CASES: dict[str, Case] = {
             ),
         )
     },
-    "ui of a store whose maker was killed": Case(
-        ["ui"],
-        "the store {here}/mlflow.db was not completed: its call was killed (mlflow.db.new); run it again",
-        put("mlflow.db.new", ""),
-    ),
     "ui of a server": Case(
         ["ui", "--port", "5001"],
         "--port: https://***@host/?token=*** is a server, which is already listening",
