@@ -343,9 +343,11 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
         "splits": {},
     }
     with tempfile.TemporaryDirectory() as scratch:
-        tops = [Path(client.download_artifacts(run_id, top.path, scratch)) for top in client.list_artifacts(run_id)]
-        every = {path.relative_to(top.parent).as_posix(): path for top in tops for path in (top, *top.rglob("*"))}
-        files = {name: path for name, path in every.items() if path.is_file()}
+        try:
+            top = Path(client.download_artifacts(run_id, "", scratch))
+        except FileNotFoundError as error:
+            raise UserError(f"run {run_id}: its files in the store are missing: there is no {error.filename}") from None
+        files = {path.relative_to(top).as_posix(): path for path in top.rglob("*") if path.is_file()}
         for name in SPLITS:
             if path := files.pop(name, None):
                 content = path.read_bytes()

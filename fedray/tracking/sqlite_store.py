@@ -71,13 +71,6 @@ class Point:
     step: int
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """A file of a run. path: below the run's folder."""
-
-    path: str
-
-
 class SqliteClient:
     """Reads one file. Raises UserError if it is damaged or not MLflow's.
 
@@ -134,7 +127,7 @@ class SqliteClient:
         ]
 
     def download_artifacts(self, run_id: str, path: str, folder: str) -> str:
-        """Return the path of a run's file, where it is; `folder` stays empty.
+        """Return the path of a run's file, or of all for an empty one, where it is; `folder` stays empty.
 
         Raises OSError if it is missing, UserError if its address is none of this store's, or it is a link to a file
         elsewhere, or a pipe.
@@ -146,11 +139,6 @@ class SqliteClient:
             if not real.is_relative_to(root.resolve()) or not (real.is_file() or real.is_dir()):
                 raise UserError(f"run {run_id}: {one} is a link out of the store's files, or no regular file")
         return str(file)
-
-    def list_artifacts(self, run_id: str) -> list[Artifact]:
-        """Return the files and folders of a run."""
-        folder = Path(*self._locate(run_id))
-        return [Artifact(one.name) for one in sorted(folder.iterdir())] if folder.is_dir() else []
 
     def follow_move(self) -> str:
         """Rewrite the addresses of files that moved with the store, in one transaction: MLflow goes by them.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import stat
 import struct
 import zipfile
@@ -265,6 +266,10 @@ def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
         export_sweep("sweep", tmp_path / "there/a.zip")
     with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: No such file or directory"):
         import_sweeps(tmp_path / "no.zip")
+    run = read_stored_sweep("sweep").records[CELL["hash"]].run_id
+    shutil.rmtree(files := Path(open_reader()[0].download_artifacts(run, "", "")))
+    with pytest.raises(UserError, match=rf"^run {run}: its files in the store are missing: there is no {files}$"):
+        export_sweep("sweep", tmp_path / "a.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
 
 

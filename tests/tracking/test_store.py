@@ -508,8 +508,10 @@ def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, mo
         ]
         assert points[0] == points[1]
     assert best[HASHES[2]].data.metrics["test_accuracy"] == 70
-    files = [[file.path for file in reader.list_artifacts(run)] for reader in (client, tracker.client)]
-    assert files[0] == files[1] == ["config.yaml", "partition.png"]
+    folders = [Path(reader.download_artifacts(run, "", str(tmp_path))) for reader in (client, tracker.client)]
+    assert folders[0] != folders[1] == tmp_path
+    for folder in folders:
+        assert {"config.yaml", "partition.png"} <= {file.name for file in folder.iterdir()}
     assert store.read_artefact(client, run, "partition.png") == b"png"
     assert store.read_artefact(tracker.client, run, "partition.png") == b"png"
     assert store.read_artefact(client, run, "none") is store.read_artefact(tracker.client, run, "none") is None
