@@ -20,7 +20,6 @@ import pandas as pd
 import typer
 
 from fedray.analysis.data.axes import (
-    ALIKE,
     FINISHED,
     find_columns,
     find_keys,
@@ -281,26 +280,12 @@ def compare(
     rows, columns = (find_keys(keys, sweep.cells) for keys in (rows, columns))
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
-    _refuse_unlike(cells, to)
     notes = [*describe_target(sweep, metric, cells, never=False), *list_unlike(cells, rows, columns)]
     notes += describe_doubts(sweep, metric)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan), never=cells["_value"] == NEVER)
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
-
-
-def _refuse_unlike(cells: pd.DataFrame, to: str) -> None:
-    """Raise UserError if another sweep than the reference's has no value in common with it of a key that pairs need."""
-    ours = cells[cells["_row"] == to]
-    for name, theirs in cells[~cells["sweep"].isin(ours["sweep"])].groupby("sweep", sort=False) if len(ours) else ():
-        for key in (one for one in map(str, cells) if one.startswith(ALIKE)):
-            there, here = ([*dict.fromkeys(one[key].fillna("none").astype(str))] for one in (theirs, ours))
-            if not {*there} & {*here}:
-                raise UserError(
-                    f"compare: {name} cannot be paired with {to} of {ours['sweep'].iloc[0]}: {key} is "
-                    f"{', '.join(there)} in the one and {', '.join(here)} in the other"
-                )
 
 
 def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:

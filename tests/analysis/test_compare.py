@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +142,9 @@ def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> N
 NO_PAIR = "compare: no finished run has the setting and seed of one"
 
 
-def in_setting(algorithm: dict[str, Any], seed: int, rounds: int = 4, samples: int | None = None) -> dict[str, Any]:
+def in_setting(algorithm: dict[str, Any], seed: int, rounds: int = 4) -> dict[str, Any]:
     one = cell(algorithm, 0.5, seed)
-    given = {"training": {"rounds": rounds}, "data": {"name": "digits"} | ({"samples": samples} if samples else {})}
-    return one | {"hash": f"{one['hash']}-{rounds}-{samples}", "config": one["config"] | given}
-
-
-def write_blocks(store: Tracker, name: str, algorithm: dict[str, Any], values: Sequence[float], **given: int) -> None:
-    """Write a sweep with blocks, one cell in each."""
-    for k, value in enumerate(values):
-        write(store, [in_setting(algorithm, k, **given)], [value], name=f"{name}/{k}")
+    return one | {"hash": f"{one['hash']}-{rounds}", "config": one["config"] | {"training": {"rounds": rounds}}}
 
 
 def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> None:
@@ -172,6 +164,9 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
     assert "mine/1" not in call("compare", "methods").out
     told = json.loads(call("compare", "methods", "mine", "--json").out)
     assert [one["mean"] for one in told["means"]] == [80, 82, 85.5]
+    write(store, [in_setting(LARGE, 0, rounds=9)], [75], name="longer")
+    pairs = [(one.column, one.gaps) for one in compare(collect("methods/0", "longer")).differences]
+    assert pairs == [("dirichlet α=0.5 rounds=4", (1,)), ("dirichlet α=0.5 rounds=9", ())]
 
 
 def test_the_page_makes_latex_of_differences(project: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,21 +244,6 @@ def test_all_commands_round_a_mean_alike(store: Tracker, call: Call) -> None:
     assert call("compare", "sweep").out.count("| 93.07 |") == 2
     (figure,) = draw_methods(collect("sweep")).values()
     assert [text.get_text() for text in figure.axes[0].texts] == ["93.07", "93.07"]
-
-
-def test_a_sweep_in_another_setting_or_with_other_seeds_is_refused(store: Tracker, call: Call) -> None:
-    write_blocks(store, "methods", FEDAVG, (70, 80))
-    write_blocks(store, "longer", SMALL, (71, 82), rounds=9)
-    write_blocks(store, "less", SMALL, (71, 82), samples=50)
-    write(store, [in_setting(SMALL, seed) for seed in (5, 6)], [71, 82], name="later")
-    for name, message in (
-        ("longer", "training.rounds is 9 in the one and 4 in the other"),
-        ("less", "data.samples is 50 in the one and none in the other"),
-        ("later", "seed is 5, 6 in the one and 0, 1 in the other"),
-    ):
-        code, out, err = call("compare", "methods", name)
-        assert (code, out) == (2, "")
-        assert err == f"fedray: compare: {name} cannot be paired with fedavg of methods: {message}\n"
 
 
 @pytest.mark.parametrize(("metric", "means"), [("slowdown", [1, 0.35]), ("speedup", [1, 3.5])])
