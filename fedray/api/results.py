@@ -20,10 +20,8 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Samples
 from fedray.engine.result import Result
 from fedray.sweep.document import locate_sweep
-from fedray.sweep.plan import Options, make_plan
-from fedray.sweep.run import execute
-from fedray.sweep.stages import make_tune_stage, run_stages
-from fedray.sweep.storage import refuse_unwritable
+from fedray.sweep.plan import Options
+from fedray.sweep.stages import run_file
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
 from fedray.tracking.store import (
@@ -93,8 +91,7 @@ def run_sweep(
 
     Examples:
         >>> fedray.run_sweep({"name": "rates", "base": config, "grid": {"training.lr": [0.2, 0.3]}})
-        [1/2] finished ...
-        [2/2] finished ...
+        rates: ...
         <Results of rates: 2 cells (2 finished), ... points of curves>
     """
     if max_concurrent is not None and max_concurrent < 1:
@@ -109,19 +106,11 @@ def run_sweep(
     if loaded.tune is not None and loaded.tune.blocks:
         raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
     options = Options(force, [*map(str, only)], max_concurrent, address)
-    refuse_unwritable()
-    if loaded.tune is None:
-        plan = make_plan(loaded, options)
-        if plan.unlisted:
-            print(plan.describe(), flush=True)
-        stopped = execute(plan).stopped
-    else:
-        code, tuned = run_stages(loaded, loaded.name, options), make_tune_stage(loaded).name
-        stopped = code == 130
-        if code == 1 and set(read_stored_sweep(tuned).counts) & {Status.FAILED, Status.MISSING}:
-            raise UserError(f"run_sweep: {tuned}: cells failed, so that nothing was chosen; `fedray status {tuned}`")
-    if stopped:
+    code, tuned = run_file(loaded, loaded.name, options), f"{loaded.name}/tune"
+    if code == 130:
         raise KeyboardInterrupt  # Tune returns
+    if code == 1 and loaded.tune and set(read_stored_sweep(tuned).counts) & {Status.FAILED, Status.MISSING}:
+        raise UserError(f"run_sweep: {tuned}: cells failed, so that nothing was chosen; `fedray status {tuned}`")
     return results(loaded.name)
 
 
@@ -181,8 +170,7 @@ def load(run: str) -> Result:
 
     Examples:
         >>> results = fedray.run_sweep({"name": "seeds", "base": config, "grid": {"seed": [0, 1]}})
-        [1/2] finished ...
-        [2/2] finished ...
+        seeds: ...
         >>> fedray.load(results.cells["run_id"][0])
         <Result of fedavg on digits: 2 of 2 rounds, test accuracy ...>
     """
