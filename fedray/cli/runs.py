@@ -310,7 +310,7 @@ def verify(
     from fedray.sweep.single import verify as verdicts
 
     same = True
-    for verdict in verdicts(name, cells):
-        same &= verdict.word == "same"
-        print(escape(str(verdict)), flush=True)
+    for word, cell in verdicts(name, cells):
+        same &= word == "same"
+        print(escape(f"{word:<14} {cell}"), flush=True)
     raise typer.Exit(0 if same else 1)

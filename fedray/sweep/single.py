@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -299,20 +299,9 @@ DECIDING = ("system", "cpu", "gpu", "torch")
 """Tags of the environment that the last bits of a run depend on."""
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A cell that was run again: `same`, `different` or `not comparable`, and why."""
-
-    label: str
-    word: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.word:<14} {self.label}" + (f": {self.reason}" if self.reason else "")
-
-
-def verify(name: str, count: int) -> Iterator[Repeated]:
-    """Run `count` finished cells, spread evenly over a sweep of the store, again here; yield their verdicts."""
+def verify(name: str, count: int) -> Iterator[tuple[str, str]]:
+    """Run `count` finished cells, spread evenly over a sweep of the store, again here; yield for each `same`,
+    `different` or `not comparable`, and its label with the reason."""
     sweep = read_stored_sweep(name)
     finished = [cell for hash, cell in sweep.cells.items() if sweep.get_status(hash) is Status.FINISHED]
     if not finished:
@@ -323,7 +312,7 @@ def verify(name: str, count: int) -> Iterator[Repeated]:
         yield _judge(cell, sweep.records[cell.hash])
 
 
-def _judge(cell: Cell, stored: Record) -> Repeated:
+def _judge(cell: Cell, stored: Record) -> tuple[str, str]:
     try:
         run = RunConfig.parse(cell.config)
         config = run.model_copy(update={"runtime": run.runtime.model_copy(update={"backend": "inline"})})
@@ -331,12 +320,12 @@ def _judge(cell: Cell, stored: Record) -> Repeated:
         identity = config.make_identity(data.digest)
         if hash_of(identity) != cell.hash:
             keys = sorted(key for key in identity.keys() | cell.identity if identity.get(key) != cell.identity.get(key))
-            return Repeated(cell.label, "not comparable", f"other settings, data or sources: {', '.join(keys)}")
+            return "not comparable", f"{cell.label}: other settings, data or sources: {', '.join(keys)}"
         record = run_problem(Problem.build(config, data)).record()
     except Diverged as error:
-        return Repeated(cell.label, "different", str(error))
+        return "different", f"{cell.label}: {error}"
     except UserError as error:  # no GPU here, or no such class
-        return Repeated(cell.label, "not comparable", str(error))
+        return "not comparable", f"{cell.label}: {error}"
     theta = record.hashes["theta_sha256"], stored.hashes.get("theta_sha256", "missing")
     wrong = [f"theta_sha256 is {theta[0][:16]}, was {theta[1][:16]}"] if theta[0] != theta[1] else []
     for name, value in record.history[-1].items():
@@ -346,4 +335,5 @@ def _judge(cell: Cell, stored: Record) -> Repeated:
     tags = {key: (stored.tags.get(PREFIX + key, "none"), here.get(PREFIX + key, "none")) for key in DECIDING}
     why = [f"{key} was {there}, here it is {mine}" for key, (there, mine) in tags.items() if wrong and there != mine]
     more = [f"and {len(wrong) - 3} more"] if wrong[3:] else []
-    return Repeated(cell.label, "different" if wrong else "same", "; ".join([", ".join(wrong[:3]), *more, *why]))
+    said = "; ".join([", ".join(wrong[:3]), *more, *why])
+    return ("different", f"{cell.label}: {said}") if wrong else ("same", cell.label)
