@@ -111,8 +111,9 @@ def _parse_number(row: Mapping[str, str]) -> PublishedNumber:
     return PublishedNumber(config, row["average_over"], row["method"], metric, value, std, rounds, row["notes"])
 
 
-def with_deviations(name: str) -> list[PublishedNumber]:
-    """Return the table, with its deviations over clients as numbers of fedray's metrics for them."""
+@cache
+def with_deviations(name: str) -> tuple[PublishedNumber, ...]:
+    """Return the table, with its deviations over clients as numbers of fedray's metrics for them; the same objects."""
     numbers = load(name)
     every = list(numbers)
     for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
@@ -120,7 +121,7 @@ def with_deviations(name: str) -> list[PublishedNumber]:
             if one.metric.plain == printed:
                 deviation = replace(one, metric=Metric.parse(ours + one.metric.name.removeprefix(printed)))
                 every.append(deviation if column == "value" else replace(deviation, value=one.std, std=None))
-    return every
+    return tuple(every)
 
 
 def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
