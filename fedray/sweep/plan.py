@@ -4,9 +4,8 @@ import itertools
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +45,16 @@ class Problems:
         self._checked: set[str] = set()
         self._sections: dict[str, Any] = {}
 
-    def make_cell(self, run: RunConfig, name: Callable[[str], str], **listed: Any) -> Cell:
-        """Make the cell of a configuration, whose label `name` gives for its setting; data are loaded if need be."""
+    def make_cell(self, run: RunConfig, label: str, **listed: Any) -> Cell:
+        """Make the cell of a configuration; data are loaded if need be."""
         source = json.dumps(run.data.list_loading_options())
         if source not in self._loaded:
             self._loaded[source] = load_data(run.data)
         data = self._loaded[source]
         identity = run.make_identity(data.digest)
-        hash = hash_of(identity)
         cell = Cell(
-            hash,
-            name(hash_of(identity | {"seed": None})),
+            hash_of(identity),
+            label,
             self._share(run.resolve()),
             self._share(identity),
             describe_plugins(run),
@@ -128,13 +126,13 @@ def make_sheet(
     """
     searched = dict.fromkeys(key for space in sweep.spaces for key in space)
     cells, hashes = dict[str, Cell](), list[tuple[dict[str, Any], str]]()
-    for point, run, name in label_points(sweep):
+    for point, run, label, _ in label_points(sweep):
         if check and run.runtime.backend != "ray":
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
         if check and run.data.validation is None:
             _refuse_unvalidated(sweep)
         select = sweep.select if searched else ""
-        cell = problems.make_cell(run, name, names=sweep.names, searched=tuple(searched), select=select)
+        cell = problems.make_cell(run, label, names=sweep.names, searched=tuple(searched), select=select)
         if check:
             problems.check(cell)
         cells.setdefault(cell.hash, cell)
@@ -142,37 +140,33 @@ def make_sheet(
     return Sheet(sweep.name, cells, description=sweep.description, file=file or sweep.to_yaml()), hashes
 
 
-def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Callable[[str], str]]]:
-    """Yield each configuration as written, parsed, and what returns its label, given what tells its setting apart.
+def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, str, str]]:
+    """Yield each configuration as written, parsed, its label, and what tells its cell apart without reading data.
 
     A setting's label that an earlier one has gets a number, as of 0.3 and 0.300001: labels have four digits. Cells that
     differ in their seed alone are one setting.
     """
     points, labels = list(iter_points(sweep)), dict[str, str]()
     varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
-
-    def choose(point: Mapping[str, Any], run: RunConfig, setting: str) -> str:
-        plain = leave_out_seed(make_label(point, run, varied), run.seed)
-        names = itertools.chain([plain], (f"{plain} #{number}" for number in itertools.count(2)))
-        return f"{next(name for name in names if labels.setdefault(name, setting) == setting)} s{run.seed}"
-
     for point in points:
         run = RunConfig.parse(point)
-        yield point, run, partial(choose, point, run)
+        written = run.resolve() | {"runtime": run.runtime.list_identity_entries(), "seed": None}
+        written["training"]["channels_last"] = run.channels_last
+        setting, plain = json.dumps(written, sort_keys=True), leave_out_seed(make_label(point, run, varied), run.seed)
+        names = itertools.chain([plain], (f"{plain} #{number}" for number in itertools.count(2)))
+        label = next(name for name in names if labels.setdefault(name, setting) == setting)
+        yield point, run, f"{label} s{run.seed}", f"{setting} {run.seed}"
 
 
 def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, tuple[RunConfig, str]]:
     """Return cell number -> run and label of a sweep, each cell once, without reading data; `only` as for
     `Sheet.select`, but for hashes, which need the data."""
-    runs, labels = dict[str, RunConfig](), dict[str, str]()
-    for _, run, name in label_points(sweep):
-        written = run.resolve() | {"runtime": run.runtime.list_identity_entries()}
-        written["training"]["channels_last"] = run.channels_last
-        key = json.dumps(written, sort_keys=True)
-        runs.setdefault(key, run)
-        labels.setdefault(key, name(json.dumps(written | {"seed": None}, sort_keys=True)))
-    chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else runs.keys()
-    return {number: (runs[key], labels[key]) for number, key in enumerate(runs, 1) if key in chosen}
+    cells = dict[str, tuple[RunConfig, str]]()
+    for _, run, label, key in label_points(sweep):
+        cells.setdefault(key, (run, label))
+    labels = {key: label for key, (_, label) in cells.items()}
+    chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else cells.keys()
+    return {number: cells[key] for number, key in enumerate(cells, 1) if key in chosen}
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

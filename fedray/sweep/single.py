@@ -76,7 +76,7 @@ def load_cell(
     given = " and ".join(["--set"] * bool(changes) + ["--backend"] * (backend is not None))
     with name_place(f"{file} with {given}" if given else file):
         run = RunConfig.parse(point if backend is None else with_key(point, "runtime.backend", backend))
-    cell = problems.make_cell(run, lambda _: make_label(point, run))
+    cell = problems.make_cell(run, make_label(point, run))
     if listed is not None:
         same = listed.cells.get(cell.hash)
         listed, cell = (listed, replace(same, config=cell.config, packed=cell.packed)) if same else (None, cell)
