@@ -37,11 +37,12 @@ from fedray.analysis.tables.formats import to_html
 from fedray.cells.cell import flatten
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.cells.record import Record
-from fedray.cells.status import INTERRUPTED, SUPERSEDED, Ending, Status
+from fedray.cells.status import SUPERSEDED, Ending, Status
 from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import is_server, store_uri
 from fedray.common.output import OutputFile, write_or_print
+from fedray.common.process import INTERRUPTED
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import PREFIX

@@ -6,9 +6,7 @@ from enum import Enum, StrEnum
 from typing import Self
 
 from fedray.common.errors import Diverged, PluginError, UserError
-
-INTERRUPTED = "interrupted; run the same command again to resume"
-
+from fedray.common.process import INTERRUPTED
 
 SUPERSEDED = "superseded"
 """Word in place of a status: another run of the cell counts instead of this one."""

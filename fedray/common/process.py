@@ -32,8 +32,8 @@ def has_bf16() -> bool | None:
     return None if flags is None else not BF16.isdisjoint(flags.split())
 
 
-INTERRUPTED = "interrupted: run the same command again to resume"
-"""Message of an interrupted command."""
+INTERRUPTED = "interrupted; run the same command again to resume"
+"""Message of an interrupted command or cell."""
 GRACE = 10.0
 """Seconds that a process which is to end waits for a silent store. Batch systems kill it after about 30."""
 ending = threading.Event()

@@ -22,9 +22,10 @@ from rich.text import Text
 from fedray.cells.cell import Cell
 from fedray.cells.metric import describe_accuracy
 from fedray.cells.record import Record
-from fedray.cells.status import INTERRUPTED, Ending, Status
+from fedray.cells.status import Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, escape, format_duration, redact, shorten
+from fedray.common.process import INTERRUPTED
 from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with

@@ -31,7 +31,8 @@ from fedray.analysis.report import (
 from fedray.cells.cell import Cell
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
-from fedray.cells.status import INTERRUPTED, Ending, Status
+from fedray.cells.status import Ending, Status
+from fedray.common.process import INTERRUPTED
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker

@@ -123,7 +123,7 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
         patch.setattr("fedray.engine.server.simulation.Simulation.step", interrupted)
         code, _, err = call("run", "run.yaml", "--set", "training.rounds=4")
     assert code == 130
-    assert err.endswith("interrupted: run the same command again to resume\n")
+    assert err.endswith("interrupted; run the same command again to resume\n")
     (run,) = counting()
     assert run.data.tags["fedray.status"] == "interrupted"
     assert "resumed" not in caplog.text

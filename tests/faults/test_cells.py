@@ -66,7 +66,7 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
     os.killpg(driver.pid, signal.SIGTERM)
     _, err = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert "interrupted: run the same command again to resume" in err
+    assert "interrupted; run the same command again to resume" in err
     assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
     assert "interrupted" in set(outcome(tmp_path).values())
     rounds = [max(Checkpoints(path).list_rounds()) for path in (tmp_path / ".fedray/cells").iterdir()]

@@ -124,7 +124,7 @@ def test_sigterm_while_a_store_is_waited_for_ends_a_background_job_with_the_sent
     os.killpg(driver.pid, signal.SIGTERM)
     _, err = driver.communicate(timeout=120)
     assert driver.returncode == 130, err
-    assert err.endswith("interrupted: run the same command again to resume\n")
+    assert err.endswith("interrupted; run the same command again to resume\n")
     assert "SystemExit" not in err
     assert "***" not in err, "Ray's stack"
     store.drip = 0.0
