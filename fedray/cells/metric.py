@@ -5,10 +5,7 @@ last10_NAME         mean over the rounds of `list_last_rounds`
 best_NAME           in the best round
 NAME_eE             a personal metric after E epochs of fine-tuning, behind any of these prefixes
 NAME_std            deviation over the cohort of a probe's metric NAME
-rounds_to:PERCENT   first evaluated round with that test accuracy
-rounds_to:METHOD    first evaluated round with that method's best test accuracy, setting by setting
-speedup:TARGET/METHOD   rounds_to:TARGET of that method, divided by the run's own, setting by setting and seed by seed
-slowdown:TARGET/METHOD  the same the other way round: the run's own, divided by that method's
+NAME:TARGET         see `BY_TARGET`; ratios are taken setting by setting and seed by seed
 """
 
 import re
@@ -24,6 +21,13 @@ FEWEST_SEEDS = 3
 ROUNDS_TO = "rounds_to"
 RATIOS = SPEEDUP, SLOWDOWN = ("speedup", "slowdown")
 """Metrics that divide two `rounds_to`."""
+BY_TARGET = {
+    f"{ROUNDS_TO}:PERCENT": "first evaluated round with that test accuracy",
+    f"{ROUNDS_TO}:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
+    f"{SPEEDUP}:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
+    f"{SLOWDOWN}:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
+}
+"""Forms of metrics that are computed from the accuracies by round -> what they are."""
 DEFAULT = f"{LAST}test_accuracy"
 """The metric of tables, figures and comparisons unless you name another."""
 ONCE = (

@@ -9,7 +9,7 @@ from typing import Any
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, find_nearest, truncate_repr
+from fedray.common.errors import UserError, truncate_repr
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,10 @@ def select_labels(labels: Mapping[str, str], text: str, option: str) -> list[str
     pattern = text.replace("[", "[[]")  # only * and ? are special
     named = named or [hash for hash, label in labels.items() if fnmatchcase(label, pattern)]
     if not named:
-        words = {word for label in labels.values() for word in label.split()}
-        part = text.strip("*")
-        near = part if any(part in word for word in words) else find_nearest(part, words)
-        meant = f"'*{near}*'" if part.isalpha() and near else ""
-        example = meant or f"'{next(iter(labels.values()), 'fedavg').partition(' ')[0]}*'"
+        first = next(iter(labels.values()), "fedavg").partition(" ")[0]
         also = ", the beginning of a hash" * all(map(str.isalnum, hashes))  # `list_distinct` has other keys
         raise UserError(
             f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}{also} or a pattern "
-            f"of labels such as {example}"
+            f"of labels such as '{first}*'"
         )
     return named

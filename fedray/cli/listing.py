@@ -109,14 +109,9 @@ def read_entry(what: str, name: str) -> str:
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
-        from fedray.cells.metric import KNOWN
+        from fedray.cells.metric import BY_TARGET, KNOWN
 
-        return {name: known.title for name, known in KNOWN.items() if name != "seconds"} | {
-            "rounds_to:PERCENT": "first evaluated round with that test accuracy",
-            "rounds_to:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
-            "speedup:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
-            "slowdown:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
-        }
+        return {name: known.title for name, known in KNOWN.items() if name != "seconds"} | BY_TARGET
     if what == "clusters":
         from fedray.sweep.document import list_cluster_files
 

@@ -17,6 +17,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.metric import (
     BEST,
     BY_ROUND,
+    BY_TARGET,
     DEFAULT,
     FINAL,
     KNOWN,
@@ -25,7 +26,6 @@ from fedray.cells.metric import (
     ONCE,
     PREFIXES,
     PROFILE,
-    RATIOS,
     ROUNDS_TO,
     SPEEDUP,
     Metric,
@@ -42,8 +42,6 @@ from fedray.sweep.draws import get_cost
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
-FORMS = (f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *(f"{name}:TARGET/METHOD" for name in RATIOS))
-"""Metrics computed here from the accuracies by round."""
 WITHOUT_BEST = ("best_round", "diverged_round", "lr")
 """Metrics of which no value is the best, besides those of probes that say so."""
 NEVER = float("inf")
@@ -109,7 +107,7 @@ def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
                 hint = "; only accuracies, macro F1 and AUC have a best_"
             raise UserError(f"--metric: found {metric!r}, which no finished run has logged{hint}")
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
-        raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
+        raise unknown("--metric", metric, [*have, *BY_TARGET, *COUNTED], "`fedray list metrics`")
     if not column:
         return pd.Series(np.nan, cells.index)
     logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")

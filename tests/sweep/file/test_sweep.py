@@ -247,13 +247,9 @@ def test_cells_by_number_hash_and_label_and_the_configuration_of_one() -> None:
     assert sheet.select("fedsam*", "--only") == hashes[2:]
     assert select_labels({"a": "fedavg hidden=[8] s0", "b": "fedavg s0"}, "fedavg hidden=[8] s?", "--only") == ["a"]
     assert sheet.select("*s1", "--only") == [hashes[1], hashes[3]]
-    for wrong in ("0", "5", "moon*", "zz"):
+    for wrong in ("0", "5", "moon*", "zz", "sam"):
         with pytest.raises(UserError, match=r"^--only: '.*' names no cell; give a number from 1 to 4.*'fedavg\*'"):
             sheet.select(wrong, "--only")
-    with pytest.raises(UserError, match=r"such as '\*sam\*'$"):
-        sheet.select("sam", "--only")
-    with pytest.raises(UserError, match=r"such as '\*fedsam\*'$"):
-        sheet.select("fedsm", "--only")
     loaded = sweep()
     hashes, first = list(make_sheet(loaded, Problems())[0].cells), {**ONE, "algorithm": "fedavg", "seed": 0}
     last = {**ONE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
