@@ -8,6 +8,7 @@ import re
 import shlex
 import socket
 import sqlite3
+import sys
 import tempfile
 import threading
 import urllib.parse
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedray.common.errors import UserError, join_lines, redact, truncate_repr
+from fedray.common.whole_files import open_file
 from fedray.common.yaml_files import locate
 
 T = TypeVar("T")
@@ -112,9 +114,7 @@ def start_call(call: Callable[[], T]) -> Future[T]:
 
 def _refuse_file(path: Path) -> None:
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe may never end
-            raise UserError(f"MLFLOW_TRACKING_URI: {path} is not a regular file")
-        with path.open("rb") as file:
+        with open_file(path, sys.maxsize) as file:
             start = file.read(16)
     except FileNotFoundError:
         if not path.parent.is_dir():

@@ -37,6 +37,7 @@ from fedray.cells.cell import Cell, ListedCell, SweepName, flatten
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr, warn_once
+from fedray.common.whole_files import open_file
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
 from fedray.tracking import store
@@ -209,10 +210,7 @@ def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
     with contextlib.ExitStack() as stack:
         with name_place(failure):
             try:
-                if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
-                    raise UserError("the file is not a regular one")
-                _check_size("the file", file.stat().st_size, FILE)
-                archive = stack.enter_context(zipfile.ZipFile(file))
+                archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_file(file, FILE))))
                 _check_unpacked([archive])
                 blocks = [name for name in archive.namelist() if BLOCK.fullmatch(name)]
                 opened = [archive]
