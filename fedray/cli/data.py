@@ -132,9 +132,6 @@ def find_differences(source: "DataSource", data: "Dataset") -> list[str]:
 def show(
     name: Name,
     kind: Annotated[str, typer.Option("--partition", help="a name of `fedray list partitions`")] = "dirichlet",
-    alpha: Annotated[float | None, typer.Option(help="for the Dirichlet partitions")] = None,
-    shards: Annotated[int | None, typer.Option(help="per client, for sharding")] = None,
-    classes: Annotated[int | None, typer.Option(help="per client, for pathological and pxcy")] = None,
     clients: Annotated[int, typer.Option(min=1, help="number of clients")] = 100,
     unseen: Annotated[int, typer.Option(min=0, help="further clients, which never train")] = 0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -158,9 +155,7 @@ def show(
     if path.suffix not in PICTURES:
         raise UserError(f"--out: found {path}; a file that ends in .png, .svg or .pdf is required")
     source = _make_source(name, settings["data"])
-    options = {"alpha": alpha, "shards": shards, "classes": classes}
-    given = {key: value for key, value in options.items() if value is not None}
-    chosen = make_partition({"name": kind, **given, **settings["partition"]})
+    chosen = make_partition({"name": kind, **settings["partition"]})
     file = OutputFile("--out", path, PICTURES, overwrite, [*list_paths(source), *list_paths(chosen)])
     data = load_data(source) if source.test is None else load_data(source).merge()
     split = split_samples(source, chosen, data, clients, seed, unseen)

@@ -19,10 +19,10 @@ COMMANDS: dict[str, str] = {
     "ui": "there is no store at {here}/mlflow.db; the first sweep makes it, some seconds after its start, unless…",
     "data check sweep.yaml": "data.name: found 'sweep.yaml', a file; the `name` in its section `data` is required,…",
     "run run.yaml --dry-run": "No such option: --dry-run",
-    "data show digits --alpha 1 --out a.exe": "--out: found a.exe; a file that ends in .png, .svg or .pdf is required",
+    "data show digits --out a.exe": "--out: found a.exe; a file that ends in .png, .svg or .pdf is required",
     "data show digits --set alpha=1": "--set: found 'alpha=1'; data.KEY=VALUE or partition.KEY=VALUE is required",
-    "data show digits --alpha 1 --shards 2": "partition dirichlet: unknown name 'shards'; valid: alpha, min_size, "
-    "seed; 'shards' belongs to sharding",
+    "data show digits --set partition.alpha=1 --set partition.shards=2": "partition dirichlet: unknown name 'shards'; "
+    "valid: alpha, min_size, seed; 'shards' belongs to sharding",
     "data fetch npz": "data.name: npz is your own; give it as data.path",
     "data fetch cinic10": "data.name: cinic10 cannot be downloaded by fedray; put "
     "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data",

@@ -44,7 +44,7 @@ FILES: dict[tuple[str, str], tuple[str, str]] = {
 """Command and option -> a call with a file to write, and the ending of its format."""
 PICTURE_ONLY = {
     ("tables", "out"): ("tables some/sweep --out OUT", ".md"),
-    ("data show", "out"): ("data show digits --alpha 1 --clients 5 --out OUT", ".png"),
+    ("data show", "out"): ("data show digits --set partition.alpha=1 --clients 5 --out OUT", ".png"),
 }
 """Files whose format follows from their ending, so that another one is refused in any case."""
 FOLDERS: dict[tuple[str, str], tuple[str, str]] = {
@@ -198,12 +198,13 @@ def call(*arguments: str) -> str:
 def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
     """1,437 training samples; one shard each, cut by class: every client has one class, so distances are 0 or 1. 20
     clients, 2 per class: 20 · 18 / 2 = 180 of 190 pairs are of different classes, 180/190 = 0.947."""
-    one_class = ("--partition", "sharding", "--shards", "1", "--set", "partition.sizes=by_class")
+    one_class = ("--partition", "sharding", "--set", "partition.shards=1", "--set", "partition.sizes=by_class")
     out = call("show", "digits", *one_class, "--clients", "20", "--out", "a.png")
     assert (root / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "1437 samples, 20 clients (0 empty), 1.00 of 10 classes per client" in out
     assert "total-variation distance 0.947" in out
-    call("show", "digits", "--alpha", "0.1", "--clients", "20", "--set", "partition.min_size=2", "--seed", "1")
+    mixed = ("--set", "partition.alpha=0.1", "--set", "partition.min_size=2")
+    call("show", "digits", *mixed, "--clients", "20", "--seed", "1")
     assert (root / "digits_dirichlet_20.png").exists()
 
 
