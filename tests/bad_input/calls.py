@@ -96,8 +96,4 @@ CASES: dict[str, Case] = {
         "MLFLOW_TRACKING_URI: cannot read {here}/mlflow.db: Is a directory",
         prepare=lambda here: (here / "mlflow.db").mkdir(),
     ),
-    "storage a file": run(
-        "FEDRAY_STORAGE: cannot write {here}/.fedray: Not a directory; set it to a directory that can be written",
-        prepare=put(".fedray", ""),
-    ),
 }

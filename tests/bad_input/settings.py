@@ -58,7 +58,6 @@ CHANGES: dict[str, str] = {
     "algorithm=nowhere:X": "run.yaml with --set: algorithm.name: 'nowhere:X' cannot be imported: ModuleNotFound…",
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
     "=1": "--set: found '=1'; KEY=VALUE is required",
-    "training.lr=[1": "--set training.lr: line 1, column 3: is not YAML: expected ',' or ']', but got '<stream end>'",
     "seed.x=1": "seed.x: seed holds 0, which has no keys",
 }
 """What --set changes -> what is said about it."""
