@@ -43,6 +43,11 @@ class Change(Checked):
         given = ({key: value} if key in COMPONENTS else list_leaves(key, value) for key, value in self.values.items())
         return [pair for leaves in given for pair in leaves.items()]
 
+    @property
+    def leaves(self) -> list[str]:
+        """The keys that it sets, of sections each key."""
+        return [leaf for pair in self.values.items() for leaf in list_leaves(*pair)]
+
     def name_key(self, key: str) -> str:
         """Return what a message calls a key."""
         return f"{self.origin}{' ' if self.origin == '--set' else '.'}{key}"
@@ -134,7 +139,7 @@ class Points:
             grid = [name for name in axes if name.startswith("grid.")]
             spaces = [self._search, *(setting.get("search", {}) for axis in axes.values() for setting in axis)]
             searched = dict.fromkeys(name for space in spaces for name in space if f"search.{name}" not in after)
-            for key in [leaf for pair in change.values.items() for leaf in list_leaves(*pair)]:
+            for key in change.leaves:
                 for name in grid:
                     if _is_varied(name.removeprefix("grid."), self._axes[name], key):
                         where = "smoke." if change.origin == "smoke.base" else ""

@@ -28,6 +28,7 @@ from fedray.sweep.points import (
     expand_entries,
     list_leaves,
     refuse_name,
+    with_key,
 )
 from fedray.sweep.space import Searcher, Space, check_space
 
@@ -313,12 +314,7 @@ class Sweep(Checked):
         if self.stop:
             raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
         is_held_out = get_dotted(self.base, "data.validation") is not None
-        changed = {
-            leaf: change.name_key(leaf)
-            for change in self.changes
-            for pair in change.values.items()
-            for leaf in list_leaves(*pair)
-        }
+        changed = {leaf: change.name_key(leaf) for change in self.changes for leaf in change.leaves}
         base = {"data.validation": "base.data.validation"} if is_held_out else {}
         for key, place in ({key: key for key in self.keys} | base | changed).items():
             if key == "seed" or key.startswith("data.validation"):
@@ -426,21 +422,22 @@ class Sweep(Checked):
         file's; `runtime` changes none.
         Raises UserError if the grid or the search varies a key, or a case searches it.
         """
-        document = {key: getattr(self, key) for key in self.model_fields_set}
+        document = self.model_dump(exclude_unset=True)
         words, of_runs = [self.name], dict[str, Any]()
         for key, value in changes.items():
             of_run, key = key.startswith("base."), key.removeprefix("base.")
-            if of_run or key.partition(".")[0] not in type(self).model_fields:
+            section, _, inner = key.partition(".")
+            if of_run or section not in type(self).model_fields:
                 of_runs[key] = value
-            elif key.partition(".")[0] == "smoke":
+            elif section == "smoke":
                 raise UserError(f"--set {key}: set the key itself; with --smoke it is set in the small version")
-            elif key.startswith("search."):
-                if any(key[7:] in case.get("search", {}) for axis in self.cases.values() for case in axis):
+            elif inner and section in ("grid", "cases", "search", "names"):  # their keys are dotted themselves
+                if section == "search" and any(inner in space for space in self.spaces[bool(self.search) :]):
                     raise UserError(f"--set {key}: a case has a search of it, which only the file can change")
-                document = _with_file_key(document, key, value, f"--set {key}")
-            else:
-                document = _with_file_key(document, key, value, f"--set {key}")
-            words += [] if key.partition(".")[0] == "runtime" else [key, re.sub("^-", "minus", str(value))]
+                document[section] = {**document.get(section, {}), inner: value}
+            else:  # None first: a mapping replaces the one that was there
+                document = with_key(with_key(document, key, None), key, value)
+            words += [] if section == "runtime" else [key, re.sub("^-", "minus", str(value))]
         if "name" not in changes and words[1:]:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
             name = f"{self.name}-{changed_words}"
@@ -463,16 +460,3 @@ class Sweep(Checked):
             f"grid.{key}": [{key: value} for value in values] for key, values in self.grid.items()
         }
         return Points(self.base, axes, self.search, self.changes)
-
-
-def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
-    """Return a section (or a mapping whose own keys are dotted) with one key set. Raises UserError."""
-    head, _, rest = key.partition(".")
-    inner = section.get(head)
-    if not rest:
-        return {**section, head: value}
-    if isinstance(inner, Checked):
-        return {**section, head: _with_file_key(inner.model_dump(exclude_unset=True), rest, value, what)}
-    if inner is not None and not isinstance(inner, Mapping):
-        raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
-    return {**section, head: {**(inner or {}), rest: value}}

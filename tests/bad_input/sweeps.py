@@ -196,7 +196,7 @@ CASES: dict[str, Case] = {
     ),
     "set in the name": Case(
         ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
-        "--set name.x: name is not a mapping; only the whole of it can be set",
+        "name.x: name holds 'quickstart', which has no keys",
     ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
     "smoke value": Case(

@@ -312,6 +312,9 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     validation = tuned.with_overrides({"tune.validation.fraction": 0.3}).tune
     assert validation is not None
     assert validation.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"fraction": 0.3}}
+    assert validation == tuned.with_overrides({"tune": {"seeds": [0], "validation": {"fraction": 0.3}}}).tune
+    pool = Sweep.parse(tuned.model_dump() | {"tune": validation}).with_overrides({"tune.validation": {"from": "pool"}})
+    assert pool.tune.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"from": "pool"}}  # type: ignore[union-attr]
     assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
     assert {point["training"]["rounds"] for point, _ in tuned.with_overrides({"training.rounds": 3}).points} == {3}
     assert {point["name"] for point, _ in tuned.with_overrides({"base.name": "x"}).points} == {"x"}  # cells refuse it
