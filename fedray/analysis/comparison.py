@@ -275,7 +275,7 @@ def compare(
     """Compare every method with the reference row `to`, by default fedavg if it is a row.
 
     Raises UserError if a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or
-    runs cannot be paired.
+    several runs share method, setting and seed.
     """
     rows, columns = (find_keys(keys, sweep.cells) for keys in (rows, columns))
     cells = tabulate_by_seed(sweep, metric, rows, columns)
