@@ -87,9 +87,9 @@ class APFL(PersonalBeside):
     With `adaptive` also a <- clip_[0,1](a - η <v - y, g(a v + (1 - a) y)>), each step. The formula of a is the paper's;
     code adds 0.02 a, steps once per round, or has one a per tensor (D-62). Ports that train v on its own loss, or both
     models by one optimiser, are not APFL (D-63). Fixed a = 1 is Local-only, a = 0 FedAvg except for running statistics.
-    The personal model is a v + (1 - a) x. Its running statistics are those of the client's mixtures, which begin, and
-    stay if the client never trains, at a of x⁰'s and 1 - a of those received. The learning rates of the paper were not
-    read again [M].
+    The personal model is a v + (1 - a) x. Its running statistics follow the client's mixtures; they begin, and stay if
+    the client never trains, at a of x⁰'s and 1 - a of the received ones. The learning rates of the paper were not read
+    again [M].
 
     As the code has it: `mix: logits` mixes the logits of both models, z = a z_v + (1 - a) z_y, in training and in test
     (there with z_x instead of z_y); v descends the gradient of that loss by v, and a its derivative by a. For linear

@@ -26,8 +26,8 @@ class FedAS(Algorithm):
     Readings: each client aligns a copy; the authors' code passes on the model that earlier clients aligned (D-77). F_i
     is the code's, which grows with the number of batches, here in training mode (D-78). The alignment is per sample
     (D-79). A newcomer aligns with the model received, in the code with x⁰ (`aligns_with: initial`, D-124). μ_c are
-    features under the received running statistics, f_b(x) under those of the batch; the personal model has the received
-    ones. a = 0 with F_i = n_i is FedPer. Only the paper's abstract was read; Fisher and alignment follow the code [S].
+    features under the received running statistics, f_b(x) under the batch's; the personal model has the received ones.
+    a = 0 with F_i = n_i is FedPer. Only the paper's abstract was read; Fisher and alignment follow the code [S].
     """
 
     name = "fedas"

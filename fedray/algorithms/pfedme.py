@@ -16,7 +16,7 @@ class PFedMe(Algorithm):
     `training.server_lr`. θ continues from the previous step, the inner steps have no weight decay unless `inner_decay`
     says so, and only the cohort trains (D-67). The personal model is the last θ; the authors' code tests the local y
     instead (`tested: local`, D-66). Ports that upload θ, or never store it, are not targets (D-68). Running statistics
-    are those of θ's first forward pass in each step, averaged as in FedAvg.
+    follow θ's first forward pass in each step, averaged as in FedAvg.
     """
 
     name = "pfedme"
