@@ -220,17 +220,15 @@ class TuneReporter(OfThisCall, tune.Callback):
         self._close(cell, Record(ending, self._histories[cell.hash]))
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
-        self.session.writer.finish(wait=False)
+        self.session.outbox.finish(wait=False)
         refuse_moved(self.session.plan.folder)
-        if self._runs and self.session.writer.idle:
-            self._write(lambda: self.session.tracker.flush())
 
     def close_rest(self) -> None:
         """Close cells that are open when Tune returns as interrupted, and wait until the tracker has everything."""
         for cell in self.session.plan.sheet.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
                 self._close(cell, Record(Ending(Status.INTERRUPTED, INTERRUPTED), self._histories[cell.hash]))
-        self.session.writer.finish()
+        self.session.outbox.finish()
 
     def forget(self, cell: Cell) -> None:
         """Mark the earlier run of a cell that is run again as superseded, and delete its checkpoints.
@@ -239,13 +237,13 @@ class TuneReporter(OfThisCall, tune.Callback):
         first, so that no run that counts is without its model.
         """
         self.session.open()
-        self.session.writer.ask(lambda: self.session.tracker.supersede([cell.hash]))
+        self.session.outbox.ask(lambda: self.session.tracker.supersede([cell.hash]))
         shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Let the writer call a function; `session.tracker` exists by then."""
+        """Let the outbox call a function; `session.tracker` exists by then."""
         self.session.open()
-        self.session.writer.send(write)
+        self.session.outbox.send(write)
 
     def _open(self, cell: Cell, known: bool) -> None:
         run = self._runs[cell.hash]
@@ -275,7 +273,7 @@ class TuneReporter(OfThisCall, tune.Callback):
                     log.warning("%s: clients' states cannot be removed: %s", folder, error)
             self.session.locks.release(cell.hash)
 
-        run.ended = time.monotonic()  # the writer may lag far behind
+        run.ended = time.monotonic()  # the outbox may lag far behind
         self._write(lambda: self.session.tracker.close_cell(run, record, written))
         del self._histories[cell.hash]  # so that the driver's memory does not grow with finished cells
         # Its rows are in the store, and would fill the memory.

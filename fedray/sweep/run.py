@@ -18,9 +18,10 @@ from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.sweep import plan as planning
 from fedray.sweep import storage
 from fedray.sweep.plan import Options, Plan
-from fedray.sweep.session import Session, Writer
+from fedray.sweep.session import Session
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.mirrors import refuse_missing_extras
+from fedray.tracking.outbox import Outbox
 
 POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
@@ -86,7 +87,7 @@ def execute(plan: Plan) -> Session:
             with tempfile.NamedTemporaryFile(dir=storage.find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen(Path(marker.name))
         locks = stack.enter_context(storage.CellLocks(storage.get_cell_locks_file()))
-        session = Session(plan, locks, stack.enter_context(Writer()))
+        session = Session(plan, locks, stack.enter_context(Outbox()))
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's
         cells = session.take()

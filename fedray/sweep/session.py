@@ -1,12 +1,8 @@
-"""State of a call of a sweep while it runs, and the thread that writes it to MLflow, so that no trial waits."""
+"""State of a call of a sweep while it runs."""
 
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import stdev
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 
@@ -15,6 +11,7 @@ from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
+from fedray.tracking.outbox import Outbox
 from fedray.tracking.store import read_records
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from fedray.datasets.dataset import Dataset
     from fedray.tracking.tracker import Tracker
 
-T = TypeVar("T")
 LONGEST_TAG = 5000
 """Characters of a tag's value that MLflow takes."""
 SHOWN = 25
@@ -41,54 +37,13 @@ class OfThisCall:
         return {}
 
 
-class Writer(AbstractContextManager["Writer"]):
-    """Calls functions one after another in a thread of its own, the only one that uses the tracker.
-
-    At the end of the block it waits until all have been called.
-
-    Attributes:
-        refusal: the exception that a call raised.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "mlflow")
-        self._sent: deque[Future[Any]] = deque()
-        self.refusal: BaseException | None = None
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-    def send(self, write: Callable[..., object], *arguments: Any) -> None:
-        """Call `write` after everything sent before. Its exception is raised by `finish`."""
-        self._sent.append(self._pool.submit(write, *arguments))
-
-    def ask(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
-        answer = self._pool.submit(read, *arguments)
-        self.finish()
-        return answer.result()
-
-    @property
-    def idle(self) -> bool:
-        """True if everything sent has been called and checked."""
-        return not self._sent
-
-    def finish(self, wait: bool = True) -> None:
-        """Wait until everything has been called. Raises the first exception so far, unless it was raised before."""
-        while self._sent and (wait or self._sent[0].done()):
-            error = self._sent.popleft().exception()
-            if self.refusal is None and error is not None:  # the others fail for the same reason
-                self.refusal = error
-                raise error
-
-
 @dataclass
 class Session:
     """A running call of a sweep. The records of its plan's sheet grow as cells end.
 
     Attributes:
         locks: of the cells that this process runs.
-        writer: the thread that uses `tracker`.
+        outbox: the thread that uses `tracker`, so that no trial waits for MLflow.
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
@@ -99,7 +54,7 @@ class Session:
 
     plan: Plan
     locks: CellLocks
-    writer: Writer
+    outbox: Outbox
     tracker: "Tracker" = field(init=False)
     parent: str = ""
     tried: set[str] = field(default_factory=set)
@@ -114,25 +69,25 @@ class Session:
         return {cell.hash for cell in self.plan.to_run} - self.tried
 
     def open(self) -> None:
-        """Let the writer open the store and the sweep's run, creating them if needed, at the first call.
+        """Let the outbox open the store and the sweep's run, creating them if needed, at the first call.
 
         That takes seconds of a core, so it waits until a trial has something to write: until then Ray's processes need
         the cores for their imports.
         """
         if not self._asked:
             self._asked = True
-            self.writer.send(self._open)
+            self.outbox.send(self._open)
 
     def _open(self) -> None:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
-        self.tracker = Tracker()
+        self.tracker = Tracker(self.outbox)
         self.parent = self.tracker.open_sweep(self.plan.sheet)
 
     def close(self) -> None:
-        """Let the writer end the sweep's run, and wait until everything has arrived in the store."""
+        """Let the outbox end the sweep's run, and wait until everything has arrived in the store."""
         self.open()
-        self.writer.ask(self._close)
+        self.outbox.ask(self._close)
 
     def _close(self) -> None:
         if not self.parent:
@@ -158,7 +113,7 @@ class Session:
         # Read only now that no other process can run them, and that everything sent to the store has arrived: another
         # sweep may just have finished them.
         read = (lambda: self.tracker.read_records(locked)) if self.parent else (lambda: read_records(locked))
-        self.plan.sheet.records.update(self.writer.ask(read))
+        self.plan.sheet.records.update(self.outbox.ask(read))
         cells = [cell for cell in self.plan.to_run if cell.hash in locked]
         for hash in locked - {cell.hash for cell in cells}:
             self.locks.release(hash)

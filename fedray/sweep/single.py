@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +39,7 @@ from fedray.sweep.plan import Problems, make_label, make_sheet
 from fedray.sweep.points import apply_draw, with_key
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import PREFIX, make_environment_tags
-from fedray.tracking.outbox import CellRun
+from fedray.tracking.outbox import CellRun, Outbox
 from fedray.tracking.store import read_stored_sweep
 
 Evaluated = Callable[[dict[str, float]], object]
@@ -266,22 +265,29 @@ def _log(
 ) -> Iterator[tuple[CellRun, Callable[[Rows], None]]]:
     """Log the outcome of a block to MLflow: into a new run, or with checkpoints into the cell's own.
 
-    Yields the run, and what logs its rows; raises the error of the block once the run's status has been written.
+    Yields the run, and what logs its rows, for which nobody waits; raises the error of the block once the run's status
+    has been written.
     """
     from fedray.tracking.store import ACTORS, find_sweeps
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
-    tracker, spec = Tracker(), Cell(cell, name, resolve_with(config, problem.data))
+    outbox, spec = Outbox(), Cell(cell, name, resolve_with(config, problem.data))
+    tracker = Tracker(outbox)
     tags, parent = config.make_tags() | ({"fedray.sweep": sweep} if sweep else {}), None
     if sweep and (opened := find_sweeps(tracker.reader, tracker.experiment).get(sweep)):
         parent = opened.info.run_id
     run = CellRun(spec, tags, parent, problem.make_artefacts(), made)
-    with contextlib.closing(tracker):
-        tracker.open_cell(run, again=store is not None)
+
+    def log_rows(rows: Rows) -> None:
+        outbox.send(tracker.log_rows, run, rows)
+        outbox.finish(wait=False)
+
+    with outbox:
+        (outbox.ask if store is None else outbox.send)(tracker.open_cell, run, store is not None)
         try:
-            yield run, partial(tracker.log_rows, run)
+            yield run, log_rows
             record = make_result(simulation).record(simulation.profile)
             if not simulation.done:
                 early = f"stopped in round {simulation.state.round}"
@@ -292,7 +298,8 @@ def _log(
         finally:
             if not run.shown:
                 run.tags = {**run.tags, ACTORS: str(simulation.backend.processes)}
-            tracker.close_cell(run, record)
+            outbox.send(tracker.close_cell, run, record)
+            outbox.ask(tracker.close)
 
 
 DECIDING = ("system", "cpu", "gpu", "torch")

@@ -133,9 +133,9 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
     try:
         session.trials.append(tuner.fit().get_dataframe().drop(columns="logdir", errors="ignore"))
     except Exception:
-        if session.writer.refusal is None:
+        if session.outbox.refusal is None:
             raise
-        raise session.writer.refusal from None  # Tune wraps it
+        raise session.outbox.refusal from None  # Tune wraps it
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in kept.items():  # Tune's would swallow the caller's next Ctrl-C

@@ -1,17 +1,20 @@
-"""Writes that must arrive, in order, at a store that may be unreachable for a while, and how far they have got with a
-run. No MLflow in here."""
+"""Calls of a store that may be unreachable for a while, in order, and how far they have got with a run. No MLflow in
+here."""
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedray.cells.cell import Cell
 from fedray.common.errors import UserError, format_count, redact
-from fedray.common.location import start_call
+from fedray.common.location import get_patience, start_call
 from fedray.common.process import GRACE, ending
 
 log = logging.getLogger("fedray")
@@ -19,97 +22,106 @@ T = TypeVar("T")
 FIRST, LONGEST = 1.0, 30.0
 """Seconds between attempts while the store is away, doubled from the first to the last value."""
 SLOW = 60.0
-"""Seconds that a write may take. MLflow limits the time to the next byte only, so one answer can take hours."""
+"""Seconds that a call may take. MLflow limits the time to the next byte only, so one answer can take hours."""
+STEP = 0.2
+"""Seconds after which a call that waits looks up whether it is still to."""
 
 
-class Outbox:
-    """A queue of writes. Sending waits for a write at most SLOW seconds: one that fails is retried at a later call.
+class Outbox(AbstractContextManager["Outbox"]):
+    """Calls functions one after another in a thread of its own, the only one that uses the store; these use `deliver`.
 
-    A write may be retried after it has arrived (if its answer was lost), so repeating it must be harmless. One that has
-    no answer yet is not repeated: later calls wait for it further, and a process that ends leaves it behind. away:
-    returns True for an exception that means the store cannot be reached; others are raised.
+    At the end of the block it waits until all have been called.
+
+    Attributes:
+        refusal: the exception that a function raised.
     """
 
     def __init__(
-        self,
-        away: Callable[[Exception], bool],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._away, self._clock, self._sleep = away, clock, sleep
-        self._waiting: deque[Callable[[], object]] = deque()
-        self._current: Future[object] | None = None
-        self._waited = 0.0
-        self._pause = 0.0
-        self._next = clock()
-        self._last = ""
+        self._patience, self._clock, self._sleep = get_patience(), clock, sleep
+        self._pool = ThreadPoolExecutor(1, "mlflow")
+        self._sent: deque[Future[Any]] = deque()
+        self._waited = -math.inf  # since when somebody waits for it; inf: nobody does
+        self._given_up: BaseException | None = None
+        self.refusal: BaseException | None = None
 
-    def send(self, write: Callable[[], object]) -> None:
-        """Write now, or once all earlier writes have arrived."""
-        self._waiting.append(write)
-        self.flush()
+    def __exit__(self, *_: object) -> None:
+        self._waited = min(self._waited, self._clock())
+        self._pool.shutdown()
 
-    def flush(self) -> None:
-        """Write the queue, unless the store is away and the next attempt is not due yet."""
-        while self._waiting and self._clock() >= self._next:
-            try:
-                self._write_next()
-            except Exception as error:
-                if not self._away(error):
-                    self._waiting.popleft()
-                    raise
-                self._last = redact(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
-                if not self._pause:
-                    log.warning("MLflow is unreachable (%s); buffering writes and retrying", self._last)
-                self._pause = min(2 * self._pause or FIRST, LONGEST)
-                self._next = self._clock() + self._pause
-                return
-            self._waiting.popleft()
-            if self._pause:
-                log.warning("MLflow is reachable again; %d writes are waiting", len(self._waiting))
-            self._pause = 0.0
+    def send(self, write: Callable[..., object], *arguments: Any) -> None:
+        """Call `write` after everything sent before. Its exception is raised by `finish`."""
+        self._waited = math.inf
+        self._sent.append(self._pool.submit(write, *arguments))
 
-    def _write_next(self) -> None:
-        """Make the first write, or wait for it further. Raises its exception; TimeoutError if it has not ended."""
-        if self._current is None:
-            self._current, self._waited = start_call(self._waiting[0]), 0.0
-        before = self._waited
-        while not wait([self._current], step := min(SLOW, 0.2)).done:
-            self._waited += step
-            if self._waited - before >= SLOW or (ending.is_set() and self._waited >= GRACE):
-                raise TimeoutError(f"no answer in {min(self._waited, SLOW):.3g} s")
-        done, self._current = self._current, None
-        done.result()
+    def ask(self, read: Callable[..., T], *arguments: Any) -> T:
+        """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
+        answer = self._pool.submit(read, *arguments)
+        self.finish()
+        return answer.result()
 
-    def ask(self, read: Callable[[], T], patience: float) -> T:
-        """Return a query's answer, which may be retried, once all earlier writes have arrived; raises as `drain`."""
-        answer: list[T] = []
-        self._waiting.append(lambda: answer.append(read()))
-        self.drain(patience)
-        return answer[0]
+    def finish(self, wait: bool = True) -> None:
+        """Wait until everything has been called. Raises the first exception so far, unless it was raised before."""
+        if wait:
+            self._waited = min(self._waited, self._clock())
+        while self._sent and (wait or self._sent[0].done()):
+            error = self._sent[0].exception()
+            self._sent.popleft()
+            if self.refusal is None and error is not None:  # the others fail for the same reason
+                self.refusal = error
+                raise error
 
-    def drain(self, patience: float) -> None:
-        """Wait until everything is written.
+    def deliver(self, call: Callable[[], T], away: Callable[[Exception], bool]) -> T:
+        """Return what a call of the store answers; while the store is away, the call is repeated.
 
-        Raises UserError if the store has been away for `patience` seconds, KeyboardInterrupt if it has been away for
-        GRACE seconds, and this process is to end.
+        It may be repeated after it has arrived (if its answer was lost), so that must be harmless. One that has no
+        answer yet is not repeated: it is waited for further, and a process that ends leaves it behind. away: returns
+        True for an exception that means the store cannot be reached; others are raised.
+
+        Raises UserError if the store has been away for the user's patience, KeyboardInterrupt if it has been away for
+        GRACE seconds, and this process is to end; nothing is called from then on. While functions are sent, and nobody
+        waits for their end, it may be away for ever.
         """
-        since = self._clock()
-        left = len(self._waiting)
-        self.flush()
-        while self._waiting:
-            if len(self._waiting) < left:
-                since, left = self._clock(), len(self._waiting)
-            if ending.is_set() and self._clock() - since >= GRACE:
-                log.warning("%s have not arrived in MLflow (%s)", format_count(left, "write"), self._last)
-                raise KeyboardInterrupt
-            if self._clock() - since >= patience:
-                raise UserError(
-                    f"MLflow has been unreachable for {patience:.0f} s ({self._last}); {left} writes have "
-                    "not arrived. Run the same command again when it is back: that completes the log"
-                )
-            self._sleep(min(0.2, max(self._next - self._clock(), 0.0)))
-            self.flush()
+        if self._given_up is not None:
+            raise self._given_up
+        began, pause, lost = self._clock(), FIRST, ""
+        while True:
+            answer, asked = start_call(call), self._clock()
+            while not wait_for([answer], STEP).done:
+                slow = "" if self._clock() - asked < SLOW else f"no answer in {SLOW:.3g} s"
+                lost = self._note(began, lost, slow)
+            error = answer.exception()
+            if not isinstance(error, Exception) or not away(error):
+                break
+            reason = redact(str(error).splitlines()[0])[:200] if str(error) else type(error).__name__
+            again, pause = self._clock() + pause, min(2 * pause, LONGEST)
+            while self._clock() < again:
+                lost = self._note(began, lost, reason)
+                self._sleep(min(STEP, again - self._clock()))
+        if lost:
+            log.warning("MLflow is reachable again; %d writes are waiting", self._count_open() - 1)
+        return answer.result()
+
+    def _note(self, began: float, lost: str, reason: str) -> str:
+        """Return why the store counts as away, newest first; empty if it does not. Raises as `deliver`."""
+        if reason and not lost:
+            log.warning("MLflow is unreachable (%s); buffering writes and retrying", reason)
+        lost, seconds = reason or lost, self._clock() - max(began, self._waited)
+        if ending.is_set() and seconds >= GRACE:
+            log.warning("%s have not arrived in MLflow (%s)", format_count(self._count_open(), "write"), lost)
+            self._given_up = KeyboardInterrupt()
+        elif lost and seconds >= self._patience:
+            self._given_up = UserError(
+                f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); {self._count_open()} writes have "
+                "not arrived. Run the same command again when it is back: that completes the log"
+            )
+        if self._given_up is not None:
+            raise self._given_up
+        return lost
+
+    def _count_open(self) -> int:
+        return max(1, sum(not one.done() for one in tuple(self._sent)))
 
 
 @dataclass

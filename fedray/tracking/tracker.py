@@ -5,7 +5,7 @@ the truth about a run (`Status`); MLflow's own status is FINISHED if the run end
 
 The tag is written last: no call comes back to a run that has a final one, so that a killed driver's has to be whole.
 
-A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
+A store that is unreachable for a while costs nothing: a write is repeated until it arrives, in the outbox's thread.
 Repeating one is harmless, and so is a second driver (with another storage) that logs the same cell at the same time:
 a metric's timestamp is its run's start plus its round in milliseconds, and MLflow keeps equal values once.
 """
@@ -30,7 +30,7 @@ from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.errors import redact
-from fedray.common.location import find_local_file, get_patience, get_storage, store_uri
+from fedray.common.location import find_local_file, get_storage, store_uri
 from fedray.tracking import store
 from fedray.tracking.environment import make_environment_tags, make_git_tags
 from fedray.tracking.mirrors import Mirror
@@ -51,36 +51,31 @@ BATCH = 990
 
 
 class Tracker:
-    """Writes one sweep, or one run, from the driver. Every method raises UserError if the store refuses a write.
+    """Writes one sweep, or one run, from the driver.
 
-    Writes about cells do not wait for a store that is unreachable; `flush`, called now and then, retries them, and
-    `close` waits until all have arrived; it raises UserError if some never do.
+    Every method waits until the store has its writes, and raises UserError if it refuses one, or as `Outbox.deliver`.
+    outbox: the thread that calls the methods; None: the caller's own.
     """
 
-    def __init__(self) -> None:
-        self._patience = get_patience()
+    def __init__(self, outbox: Outbox | None = None) -> None:
+        self._outbox = outbox or Outbox()
         self.client, self.experiment = store.open_store(create=True)
         local = find_local_file(store_uri())
         self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
-        self._outbox = Outbox(store.is_transient)
         self._mirrors: dict[str, Mirror] = {}
         self._looks: dict[str, Look] = {}
 
-    def _send(self, write: Callable[[], object]) -> None:
-        self._outbox.send(store.translate_refusals()(write))
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        """Return the store's answer, once all sent writes have arrived. Raises UserError if they never do."""
-        return self._outbox.ask(store.translate_refusals()(question), self._patience)
+    def _deliver(self, call: Callable[[], T]) -> T:
+        return self._outbox.deliver(store.translate_refusals()(call), store.is_transient)
 
     def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
-        """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
+        """Return cell hash -> record of the cells that have one."""
         wanted = list(cells)
-        return self._ask(lambda: store.find_records(self.reader, self.experiment, wanted))
+        return self._deliver(lambda: store.find_records(self.reader, self.experiment, wanted))
 
     def has_means(self, sweep: str) -> bool:
-        """Return True if the store has means over a sweep's seeds, once all sent writes have arrived."""
-        return self._ask(lambda: any(store.search(self.reader, self.experiment, store.select_means(sweep))))
+        """Return True if the store has means over a sweep's seeds."""
+        return self._deliver(lambda: any(store.search(self.reader, self.experiment, store.select_means(sweep))))
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
@@ -89,7 +84,7 @@ class Tracker:
             for run in store.find_runs(self.reader, self.experiment, cells):
                 self._mark_superseded(run.info.run_id, run.info.status == "RUNNING")  # its driver was killed
 
-        self._ask(mark)
+        self._deliver(mark)
 
     def _mark_superseded(self, run: str, is_running: bool) -> None:
         """Mark a run, by its id, as one that counts no more."""
@@ -132,7 +127,7 @@ class Tracker:
             self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)  # last: `list_sweep` asks
             return run_id
 
-        return self._ask(write)  # cells train meanwhile: a store that is away for a while stops none
+        return self._deliver(write)
 
     def list_sweep(self, sheet: Sheet) -> None:
         """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
@@ -144,7 +139,7 @@ class Tracker:
     def close_whole_sweep(self, sheet: Sheet) -> None:
         """Close the sweep's run if all its cells have an outcome; other processes may run them."""
         marked = f"{store.IS_CELL} AND {store.select_listed(sheet.name)}"
-        best = self._ask(lambda: store.pick_best(store.search(self.reader, self.experiment, marked)))
+        best = self._deliver(lambda: store.pick_best(store.search(self.reader, self.experiment, marked)))
         sheet = replace(sheet, records={cell: store.read_record(run) for cell, run in best.items()})
         for cell in sheet.cells:  # another sweep may have run it; asked until one is open
             if cell not in sheet.records:
@@ -153,7 +148,6 @@ class Tracker:
                 return
         if opened := store.find_sweeps(self.reader, self.experiment).get(sheet.name):
             self.close_sweep(opened.info.run_id, sheet.counts)
-        self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""
@@ -168,7 +162,7 @@ class Tracker:
             )
 
         if new:
-            self._send(write)
+            self._deliver(write)
 
     def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
         """Set the final status of a sweep's run: FINISHED if every cell has an outcome, else FAILED.
@@ -182,7 +176,7 @@ class Tracker:
             self.client.log_batch(run_id, tags=tags)
             self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
-        self._send(write)
+        self._deliver(write)
 
     def open_cell(self, run: CellRun, again: bool = True, known: bool = True) -> None:
         """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable."""
@@ -190,7 +184,7 @@ class Tracker:
             mirror = self._mirrors[kind] = self._mirrors.get(kind) or Mirror(kind)
             mirror.send(mirror.open, run.cell, run.sweep, get_storage())
         if again:
-            self._send(lambda: self._find_or_make(run, known))
+            self._deliver(lambda: self._find_or_make(run, known))
         else:
             self._make(run)
 
@@ -286,7 +280,7 @@ class Tracker:
                 self.client.log_batch(run.id, batch)
             run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
 
-        self._send(write)
+        self._deliver(write)
 
     def close_cell(self, run: CellRun, record: Record, written: Callable[[], None] = lambda: None) -> None:
         """Log what the store lacks of a cell that has ended: rows, final metrics, tables (`NAME.csv`), `fedray.status`.
@@ -332,7 +326,7 @@ class Tracker:
                 self._keep_oldest(run, ending.status)
             written()
 
-        self._send(write)
+        self._deliver(write)
 
     def _keep_oldest(self, run: CellRun, status: Status) -> None:
         """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
@@ -342,17 +336,10 @@ class Tracker:
         for twin in ended[1:]:
             self._mark_superseded(twin.info.run_id, is_running=False)
 
-    def flush(self) -> None:
-        """Retry failed writes, if it is time to."""
-        self._outbox.flush()
-
     def close(self) -> None:
-        """Wait until everything is written. Raises UserError if some of it never is."""
-        try:
-            self._outbox.drain(self._patience)
-        finally:
-            for mirror in self._mirrors.values():
-                mirror.finish()
+        """Wait until the copies are written."""
+        for mirror in self._mirrors.values():
+            mirror.finish()
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -208,34 +208,37 @@ def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
 
 def test_a_cell_closed_while_the_store_is_away_is_written_later(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that waits for its outcome is called once, when the store has it."""
-    tracker, run, told = Tracker(), CellRun(ONE), list[str]()
+    monkeypatch.setattr(outbox, "FIRST", 0.01)
+    run, told, box = CellRun(ONE), list[str](), Outbox()
+    tracker = Tracker(box)
     tracker.open_cell(run, known=False)
 
     def written() -> None:
         told.append(tracker.client.get_run(run.id).info.status)
 
-    with monkeypatch.context() as away:
-        away.setattr(tracker.client, "set_terminated", unittest.mock.Mock(side_effect=answered(503)))
-        tracker.close_cell(run, Record(FINISHED), written)
-        tracker.flush()
+    with box, monkeypatch.context() as away:
+        refuse = unittest.mock.Mock(side_effect=answered(503))
+        away.setattr(tracker.client, "set_terminated", refuse)
+        box.send(tracker.close_cell, run, Record(FINISHED), written)
+        while not refuse.called:
+            time.sleep(0.01)
         assert told == []
-    tracker.close()
     assert told == ["FINISHED"]
 
 
 def test_a_file_that_another_process_holds_is_asked_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a cell has a run is read from the file itself, which waits 20 s for a lock, here none."""
     monkeypatch.setattr("fedray.tracking.sqlite_store.PATIENCE", 0.0)
-    tracker, run = Tracker(), CellRun(ONE)
-    with contextlib.closing(sqlite3.connect("mlflow.db")) as other:
+    monkeypatch.setattr(outbox, "FIRST", 0.01)
+    run, box = CellRun(ONE), Outbox()
+    tracker = Tracker(box)
+    with box, contextlib.closing(sqlite3.connect("mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
-        tracker.open_cell(run)
-        tracker.flush()
+        box.send(tracker.open_cell, run)
         with pytest.raises(UserError, match=rf"locked: another process holds {project}/mlflow.db; wait for it, or end"):
             store.open_reader()
+        assert not run.id
         other.rollback()
-    assert not run.id
-    tracker.close()
     assert [one.info.run_id for one in store.find_runs(*store.open_store(), ["a" * 16])] == [run.id]
 
 
@@ -382,71 +385,92 @@ class Store:
         self.now += seconds
 
     def outbox(self) -> Outbox:
-        return Outbox(lambda error: isinstance(error, OSError), lambda: self.now, self.sleep)
+        return Outbox(lambda: self.now, self.sleep)
+
+    def deliver(self, box: Outbox, value: object) -> None:
+        box.deliver(lambda: self.write(value), lambda error: isinstance(error, OSError))
 
 
 def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.LogCaptureFixture) -> None:
-    """Away from 1000 s to 1100 s. Attempts after 1, 2, 4, 8, 16, 30, 30 and 30 s more: at 1001, 3, 7, 15, 31, 61, 91
-    and then 1121, and all ten in that one."""
-    store = Store()
-    box = store.outbox()
-    box.send(lambda: store.write(-1))
-    store.up, store.back = False, 1100.0
-    with caplog.at_level(logging.WARNING, "fedray"):
+    """Away from 1000 s to 1600 s, which is longer than anybody would wait. Attempts after 1, 2, 4, 8, 16 and then each
+    30 s: at 1001, 3, 7, 15, 31, 61, ... 1601, and all ten in that one."""
+    store, sent = Store(), threading.Event()
+    store.up, store.back = False, 1600.0
+    with caplog.at_level(logging.WARNING, "fedray"), store.outbox() as box:
+        box.send(sent.wait)
         for value in range(10):
-            box.send(lambda value=value: store.write(value))
-        assert (store.held, len(box._waiting)) == ([-1], 10)
-        box.drain(patience=300)
-    assert store.held == list(range(-1, 10))
-    assert [round(at - 1000) for at in store.attempts[1:]] == [0, 1, 3, 7, 15, 31, 61, 91] + [121] * 10
+            box.send(store.deliver, box, value)
+        sent.set()
+        while len(store.held) < 10:
+            time.sleep(0.01)
+    assert store.held == list(range(10))
+    assert [round(at - 1000) for at in store.attempts] == [0, 1, 3, 7, 15, *range(31, 600, 30), *[601] * 10]
     assert LONGEST == 30
     lost = "MLflow is unreachable (refused); buffering writes and retrying"
     assert [line.message for line in caplog.records] == [lost, "MLflow is reachable again; 9 writes are waiting"]
 
 
+def test_who_waits_for_a_store_waits_five_minutes_and_nothing_is_called_afterwards() -> None:
+    store = Store()
+    store.up, box = False, store.outbox()
+    said = r"unreachable for 300 s \(refused\); 1 writes have not arrived. Run the same command again"
+    with pytest.raises(UserError, match=said):
+        store.deliver(box, 0)
+    assert 1300 <= store.now <= 1301
+    store.up = True
+    with pytest.raises(UserError, match=said):
+        store.deliver(box, 0)
+    assert not store.held
+
+
 def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
     """However long a store may be away otherwise: batch systems give a process 30 seconds after SIGTERM."""
     store = Store()
-    box = store.outbox()
     store.up = False
-    box.send(lambda: store.write(0))
     with contextlib.ExitStack() as afterwards:
         afterwards.callback(ending.clear)
         ending.set()
         with pytest.raises(KeyboardInterrupt):
-            box.drain(patience=60)
-        assert 1010 <= store.now <= 1011
-        store.up = True
-        box.drain(patience=60)
-    assert store.held == [0]
+            store.deliver(store.outbox(), 0)
+    assert 1010 <= store.now <= 1011
 
 
 def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
     store = Store()
-    box = store.outbox()
-    with pytest.raises(ValueError, match="no such thing"):
-        box.send(lambda: store.write("wrong"))
-    box.send(lambda: store.write(1))
-    assert (store.held, len(box._waiting)) == ([1], 0)
+    with store.outbox() as box:
+        box.send(store.deliver, box, "wrong")
+        box.send(store.deliver, box, 1)
+        with pytest.raises(ValueError, match="no such thing"):
+            box.finish()
+        box.finish()
+    assert store.held == [1]
 
 
-def test_a_write_without_an_answer_is_waited_for_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_write_without_an_answer_is_waited_for_and_not_repeated(
+    answers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server that sends a byte now and then passes MLflow's limit, which is one for each byte."""
     monkeypatch.setattr(outbox, "SLOW", 0.05)
-    store, answered = Store(), threading.Event()
-    box = store.outbox()
-
-    def slow() -> None:
-        store.write("slow")
-        answered.wait()
-
-    box.send(slow)
-    box.send(lambda: store.write("next"))
-    with pytest.raises(UserError, match=r"unreachable for 5 s \(no answer in 0.05 s\); 2 writes have not arrived"):
-        box.drain(patience=5)
-    answered.set()
-    box.drain(patience=60)
-    assert store.held == ["slow", "next"]
+    monkeypatch.setattr(outbox, "STEP", 0.01)
+    monkeypatch.setenv("FEDRAY_STORE_PATIENCE", "1")
+    store, answered, box = Store(), threading.Event(), Outbox()
+    with contextlib.ExitStack() as afterwards, caplog.at_level(logging.WARNING, "fedray"):
+        afterwards.callback(answered.set)
+        box.send(box.deliver, lambda: [store.write("slow"), answered.wait()], lambda error: True)
+        box.send(store.deliver, box, "next")
+        while not caplog.messages:
+            time.sleep(0.01)
+        if answers:
+            answered.set()
+            box.finish()
+        else:
+            with pytest.raises(
+                UserError, match=r"unreachable for 1 s \(no answer in 0.05 s\); 2 writes have not arrived"
+            ):
+                box.finish()
+    box.__exit__()
+    assert store.held == (["slow", "next"] if answers else ["slow"])
 
 
 CELLS = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]

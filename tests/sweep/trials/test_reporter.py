@@ -26,10 +26,9 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.reporter import Progress, TuneReporter
-from fedray.sweep.session import Writer
 from fedray.sweep.storage import get_cell_dir, get_traceback_file
 from fedray.sweep.sweep import Sweep
-from fedray.tracking.outbox import CellRun
+from fedray.tracking.outbox import CellRun, Outbox
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -70,8 +69,6 @@ class Told:
         self.note(f"close {record.ending.status} with {len(record.history)} rows")
         written()
 
-    def flush(self) -> None: ...
-
     def note(self, what: str) -> None:
         self.calls.append(what)
         self.threads.add(threading.get_ident())
@@ -83,7 +80,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
     problems = Problems()
     sheet, _ = make_sheet(sweep, problems)
     listed = list(sheet.cells.values())
-    session: Any = SimpleNamespace(tracker=told, writer=Writer(), parent="parent")
+    session: Any = SimpleNamespace(tracker=told, outbox=Outbox(), parent="parent")
     session.plan = SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet, folder=Path.cwd())
     session.locks = SimpleNamespace(release=release)
     session.open = lambda: told.opened.append(bool(told.calls))
@@ -226,7 +223,7 @@ def test_a_traceback_that_cannot_be_written_ends_no_sweep(capsys: pytest.Capture
 def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
     sink, (first, _), _ = made(Told(refuses=True), lambda cell: None)
     sink.on_trial_start(0, [], first)
-    sink.session.writer._pool.shutdown()
+    sink.session.outbox._pool.shutdown()
     with pytest.raises(ValueError, match="the store refuses"):
         sink.on_step_end(1, [])
 
