@@ -1,5 +1,6 @@
 """State of a call of a sweep while it runs."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from statistics import stdev
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +13,7 @@ from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
 from fedray.tracking.outbox import Outbox
-from fedray.tracking.store import read_records
+from fedray.tracking.store import format_counts, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,14 +122,21 @@ class Session:
 
 
 def describe_results(plan: Plan) -> str:
-    """Return Markdown: the best of each split and model, a table and the parameters; empty until a cell finishes."""
+    """Return Markdown: the best of each split and model, a table, what has no number, and the parameters.
+
+    It is empty until a cell finishes.
+    """
     accuracies: dict[str, list[float]] = {}
     splits: dict[str, list[str]] = {}
+    others: dict[str, Counter[Status]] = {}
     for hash, cell in plan.sheet.cells.items():
-        if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
+        status = plan.sheet.get_status(hash)
+        if status is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
             accuracies.setdefault(cell.setting, []).append(plan.sheet.records[hash].totals[DEFAULT])
             of_split = splits.setdefault(str([cell.get(one) for one in ("data", "model", "partition", "clients")]), [])
             of_split += [cell.setting] * (cell.setting not in of_split)
+        else:
+            others.setdefault(cell.setting, Counter())[status] += 1
     if not accuracies:
         return ""
     means = {label: f"{mean(values):.2f}" for label, values in accuracies.items()}
@@ -146,6 +154,10 @@ def describe_results(plan: Plan) -> str:
     averaged = {cell.run.evaluation.list_averaged(cell.run.training.rounds) for cell in plan.sheet.cells.values()}
     number = f"test accuracy %, {describe_rounds(averaged)}"
     table = [f"| method and setting | {number} | seeds |", "|---|---:|---:|", *rows[:SHOWN], *more]
+    without = [f"{label} ({format_counts(counts)})" for label, counts in others.items()]
+    if without:
+        left = f" and {len(without) - SHOWN} more" if without[SHOWN:] else ""
+        table += ["", f"without a number: {', '.join(without[:SHOWN])}{left}"]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True
     )

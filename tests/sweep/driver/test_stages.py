@@ -242,6 +242,7 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         "| method and setting | test accuracy %, round 3 | seeds |\n|---|---:|---:|\n"
         "| fedavg iid | 85.00 ± 7.07 | 2 |\n| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |\n"
         "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |\n| fedavg dirichlet(0.5) | 40.00 ± 0.00 | 2 |",
+        "without a number: fedprox μ=0.1 dirichlet(0.5) (1 diverged)",
     ]
     assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""
     # Clients that are fewer, or a split of another option, are no method's merit.
