@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_day.__main__ import PARTS
+from benchmarks.gpu_day.parts import LATE
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -133,7 +134,10 @@ def all_runs(runs: list[Run]) -> str:
 
 
 def on_gpu(runs: list[Run]) -> str:
-    """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured."""
+    """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured.
+
+    What a part had no time for is left out.
+    """
     rows = []
     for part in PARTS:
         run = next((run for run in reversed(runs) if run["benchmark"] == f"gpu {part}"), None)
@@ -141,6 +145,8 @@ def on_gpu(runs: list[Run]) -> str:
             rows.append([part, "not measured", "", "", "", ""])
             continue
         for figure in run["figures"]:
+            if figure["measured"] == LATE:
+                continue
             used, device = str(figure.get("utilisation", "")), run["machine"]["device"]
             rows.append([part, figure["figure"], format_measured(figure["measured"]), figure["goal"], used, device])
     return write_rows(["part", "figure", "measured", "goal", "GPU used, %", "device"], rows)
