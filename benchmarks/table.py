@@ -134,10 +134,7 @@ def all_runs(runs: list[Run]) -> str:
 
 
 def on_gpu(runs: list[Run]) -> str:
-    """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured.
-
-    What a part had no time for is left out.
-    """
+    """Return a row for each figure that a part (`benchmarks.gpu_day`) had time for; without a file: not measured."""
     rows = []
     for part in PARTS:
         run = next((run for run in reversed(runs) if run["benchmark"] == f"gpu {part}"), None)
