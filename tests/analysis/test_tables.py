@@ -631,13 +631,13 @@ def test_settings_of_two_sweeps_that_have_no_value_in_common_are_columns(store: 
     assert build(collect("sweep", "both"), reference="fedavg").entries["fedsam", "dirichlet α=0.5 rounds=4"].change == 5
 
 
-def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, call: Call) -> None:
+def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, tmp_path: Path, call: Call) -> None:
     write(store, [of_rounds(cell(FEDAVG, 0.5, 0), 4), of_rounds(cell(SMALL, 0.5, 0), 6)], [60, 70])
     said = "rows differ in training.rounds: 4 of fedavg; 6 of fedsam"
     assert f"\n- {said}\n" in call("tables", "sweep").out
     assert said in build(collect("sweep")).captioned
     assert said in call("compare", "sweep").out
-    assert said in call("figures", "sweep").out
+    assert said in call("figures", "sweep", "--out", str(tmp_path)).out
     assert said not in call("tables", "sweep", "--cols", "training.rounds").out
 
 
