@@ -128,7 +128,7 @@ class TrainedRun:
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
-        result = load_run("--run", run, trusts=False)
+        result = load_run("sharpness", run, trusts=False)
         problem, self.run, self.state = result.problem, run, result.state
         self.config, self.label = problem.config, get_label(open_reader()[0].get_run(run))
         refuse_without_model(self.config.algorithm)
@@ -171,7 +171,7 @@ def find_top_eigenvalues(
         return times(torch.from_numpy(np.ascontiguousarray(v.reshape(-1), dtype=np.float32))).cpu().numpy()
 
     operator = LinearOperator((len(start), len(start)), matvec=matvec, dtype=np.float32)
-    with restate("--run: the Hessian's eigenvalues were not found; it is 0, or not finite", ArpackError):
+    with restate("sharpness: the Hessian's eigenvalues were not found; it is 0, or not finite", ArpackError):
         values, vectors = eigsh(operator, k=count, which="LA", v0=start.astype(np.float32), tol=TOLERANCE)
     order = np.argsort(values)[::-1]
     return values[order].astype(float), vectors.T[order]

@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker) -> None:
     for manifest in (get_storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(b"{}")
     run = logged(store, config.resolve())
-    for key, examine in (("--run", lambda: main(run=[run])), ("load", lambda: fedray.load(run))):
+    for key, examine in (("sharpness", lambda: main(run=[run])), ("load", lambda: fedray.load(run))):
         with pytest.raises(UserError, match=rf"^{key}: none of its checkpoints in .* is whole \(rounds 2\)"):
             examine()
 
@@ -215,7 +215,7 @@ def test_products_and_eigenvalues_of_softmax_regression() -> None:
 
 
 def test_a_flat_loss_is_one_line() -> None:
-    with small.refused("--run: the Hessian's eigenvalues were not found; it is 0, or not finite"):
+    with small.refused("sharpness: the Hessian's eigenvalues were not found; it is 0, or not finite"):
         find_top_eigenvalues(lambda v: 0 * v, np.ones(37), 5)
     with small.refused("--reach: the losses along the directions are all equal"):
         draw_contours(["a"], "eigen", np.linspace(-1, 1, 3), [np.ones((3, 3))])
