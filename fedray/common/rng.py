@@ -76,19 +76,19 @@ def key_draws(
     traceback at each call, in case CUDA starts later, which takes longer than training a small client.
     """
     key = make_key(seed, purpose, round, client)
-    with keep_draws(everything, device):
-        for _, _, reseed in list_draws(device, everything):
+    with keep_draws(everything, device) as draws:
+        for _, _, reseed in draws:
             reseed(key)
         yield
 
 
 @contextmanager
-def keep_draws(everything: bool = True, device: torch.device = CPU) -> Iterator[None]:
-    """Put the generators that `key_draws` keys back after a block: what follows draws the same once more."""
+def keep_draws(everything: bool = True, device: torch.device = CPU) -> Iterator[Draws]:
+    """Put the generators that `key_draws` keys back after a block, which gets them: what follows draws the same."""
     draws = list_draws(device, everything)
     kept = [read() for read, _, _ in draws]
     try:
-        yield
+        yield draws
     finally:
         for (_, put, _), state in zip(draws, kept, strict=True):
             put(state)

@@ -17,7 +17,7 @@ import torch
 from fedray.algorithms.base import PerClient, Sum
 from fedray.client import LocalClient
 from fedray.common.errors import warn_once
-from fedray.common.rng import list_draws
+from fedray.common.rng import keep_draws
 from fedray.common.vectors import mark_read
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.training.batches import Drawn
@@ -72,7 +72,7 @@ class Lane:
 
     def advance(self) -> bool:
         """Make the client's next steps with the lane's draws; return True once it has made all."""
-        with self.use(), self._keep_draws():
+        with self.use(), self._resume_draws():
             try:
                 for _ in range(TURN):
                     next(self._steps)
@@ -101,18 +101,15 @@ class Lane:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     @contextlib.contextmanager
-    def _keep_draws(self) -> Iterator[None]:
+    def _resume_draws(self) -> Iterator[None]:
         """Let all generators go on where this lane has stopped; afterwards they are as before."""
-        draws = list_draws(self.network.theta.device, self._own_code)
-        outside = [read() for read, *_ in draws]
-        for (_, put, _), state in zip(draws, self._draws or outside, strict=True):
-            put(state)
-        try:
-            yield
-        finally:
-            self._draws = [read() for read, *_ in draws]
-            for (_, put, _), state in zip(draws, outside, strict=True):
+        with keep_draws(self._own_code, self.network.theta.device) as draws:
+            for (_, put, _), state in zip(draws, self._draws, strict=bool(self._draws)):  # none before its first turn
                 put(state)
+            try:
+                yield
+            finally:
+                self._draws = [read() for read, *_ in draws]
 
 
 class Lanes:
