@@ -111,14 +111,15 @@ def _find_address(given: str | None) -> tuple[str, str | None]:
 
 
 def _join(key: str, address: str) -> None:
-    address = _find_reachable(key, address)
+    found = _find_reachable(key, address)
     job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
     try:
+        # With `auto`, not with an address, Ray sends this user's token if there is one.
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
     except Exception as error:
         ray.shutdown()
         hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or ~/.ray/auth_token"
-        raise UserError(f"{key}: cannot join {address}: {join_lines(error)}{hint}") from None
+        raise UserError(f"{key}: cannot join {found}: {join_lines(error)}{hint}") from None
 
 
 def refuse_other_form(key: str, address: str | None) -> None:

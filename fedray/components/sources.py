@@ -20,17 +20,22 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_suffixes
 from importlib.util import cache_from_source, decode_source, resolve_name, spec_from_file_location
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import NamedTuple
 
 from fedray.common.errors import UserError
 from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import LARGEST
 
-Sources = Mapping[str, bytes | None]
-"""File -> its content; None for a file that did not exist."""
-
 _held: dict[str, bytes | None] | None = None
-"""The files that a call has read; None outside of a call."""
+"""The files that a call has read, and their contents (None: it did not exist); None outside of a call."""
+
+
+class Sources(NamedTuple):
+    """What the processes of a call have from the one that began it: its working directory, and what it has read."""
+
+    folder: str = ""
+    files: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 class _HeldLoader(SourceFileLoader):
@@ -94,20 +99,25 @@ def hold_sources() -> Iterator[None]:
 
 
 def list_held(paths: Iterable[tuple[str, str]] = ()) -> Sources:
-    """Return what a call has read; with the sources of these classes, each a section and `package.module:Class`."""
+    """Return where a call works, and what it has read; with these classes, each a section and `module:Class`."""
     for section, path in paths:
         with contextlib.suppress(UserError):  # a run that needs the digest has been refused
             digest_source(section, path)
-    return dict(_held or {})
+    return Sources(os.getcwd(), dict(_held or {}))
 
 
 def take_sources(sources: Sources) -> None:
-    """Import from now on what the process that began the call has read; what is loaded already stays as it is."""
+    """Work from now on where the call began, if this machine has the folder, and import what that process has read.
+
+    What is loaded already stays as it is. A configuration's paths may be relative to the working directory.
+    """
     global _held
-    if not sources:  # no class of the user's own
+    with contextlib.suppress(OSError):
+        os.chdir(sources.folder)
+    if not sources.files:  # no class of the user's own
         return
     loaders = {getattr(one, "__file__", None): getattr(one, "__loader__", None) for one in [*sys.modules.values()]}
-    _held = {file: one for file, one in sources.items() if isinstance(loaders.get(file), _HeldLoader | None)}
+    _held = {file: one for file, one in sources.files.items() if isinstance(loaders.get(file), _HeldLoader | None)}
     if _HeldFinder not in sys.meta_path:
         sys.meta_path.insert(0, _HeldFinder)
 

@@ -63,13 +63,13 @@ class CellTrainable(tune.Trainable):
         data: "Mapping[str, ray.ObjectRef[Dataset]]" = MappingProxyType({}),
         cells: Path = Path(),
         report_each: bool = False,
-        sources: Sources = MappingProxyType({}),
+        sources: Sources = Sources(),
     ) -> None:
         """Begin the first trial of this process.
 
         config: as in the class's docstring. data: key -> data set, like the other two the same in all trials of a call
         of Tune. cells: folder of the cells' checkpoints. report_each: True if a round other than its last may end a
-        trial. sources: of the user's classes.
+        trial. sources: of the call.
         """
         take_sources(sources)
         self._data, self._cells, self._report_each = data, cells, report_each

@@ -39,12 +39,12 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[str | None]:
-    """Replace `ray.init`; the values of RAY_AUTH_MODE that it was called with."""
-    seen: list[str | None] = []
+def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[tuple[str, str | None]]:
+    """Replace `ray.init`; the addresses and values of RAY_AUTH_MODE that it was called with."""
+    seen: list[tuple[str, str | None]] = []
 
-    def called(*_: Any, **__: Any) -> None:
-        seen.append(os.environ.get("RAY_AUTH_MODE"))
+    def called(address: str, **_: Any) -> None:
+        seen.append((address, os.environ.get("RAY_AUTH_MODE")))
         if error is not None:
             raise error
 
@@ -53,16 +53,21 @@ def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> lis
 
 
 def test_a_local_ray_asks_for_a_token_and_a_cluster_does_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` reaches Ray as it is: only then does Ray send the user's token, if there is one."""
     seen = init(monkeypatch)
     with use_cluster():
         pass
     assert "RAY_AUTH_MODE" not in os.environ, "a cluster that is joined later may have no tokens"
-    with socket.create_server(("127.0.0.1", 0)) as server, use_cluster(f"127.0.0.1:{server.getsockname()[1]}"):
-        pass
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(connection, "find_running_address", lambda: there)
+        for address in (there, "auto"):
+            with use_cluster(address):
+                pass
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with use_cluster():
         pass
-    assert seen == ["token", None, "disabled"]
+    assert seen == [("local", "token"), (there, None), ("auto", None), ("local", "disabled")]
 
 
 def test_a_folder_too_long_for_a_socket_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +122,7 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     monkeypatch.setenv("RAY_ADDRESS", "")  # as a script leaves it; Ray, too, takes it for none
     with use_cluster():
         pass
-    assert seen == ["token"]
+    assert seen == [("local", "token")]
 
 
 def test_a_cluster_that_cannot_be_joined_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -474,11 +474,11 @@ def test_another_process_imports_what_its_call_has_read(change: str, folder: Pat
     held = [[str(k), digest] for k, digest in enumerate(before, 1)]
     assert import_in_child(folder, taken) == held
     if change == "edited":
-        now = import_in_child(folder, {})
+        now = import_in_child(folder, sources.Sources("", {}))
         assert [k for k, _ in now] == ["10", "20", "30"]
         assert not {digest for _, digest in now} & {*before}
         assert import_in_child(folder, taken, ["own"]) == [now[0], *held[1:]]
-    assert sources.list_held() == {}, "the call is over"
+    assert sources.list_held().files == {}, "the call is over"
 
 
 def test_a_digest_is_of_the_source_without_other_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ class Edited(FedAvg):
 """
 
 
-def test_a_sweep_runs_the_code_that_it_began_with(project: Path) -> None:
+def test_a_sweep_runs_the_code_that_it_began_with(local_ray: None, project: Path, call: Call) -> None:
     """Its files change in the first step of the tune stage: they are edited or gone when the final stage is planned,
     and when its trials and actors, new processes, import the class."""
     (project / "edited.py").write_text(EDITED)
@@ -264,7 +264,7 @@ def test_a_sweep_runs_the_code_that_it_began_with(project: Path) -> None:
         "samples": 1,
         "final": {"seeds": [0]},
     }
-    assert done(start(project, sweep)).count("1 finished") == 2, "the tune stage and the final one"
+    assert call("sweep", str(write(project, sweep))).done.count("1 finished") == 2, "the tune stage and the final one"
     assert (project / "edited.py").read_text() == "raise SystemExit"
     halved = fedray.simulate(base | {"algorithm": "fedavg", "training": {"rounds": 2, "lr": 0.05}, "seed": 0})
     found = {run.data.tags["fedray.sweep"]: run.data.tags["fedray.theta_sha256"] for run in runs(project)}
@@ -281,7 +281,9 @@ class Swapping(FedAvg):
 """
 
 
-def test_a_file_that_changes_is_not_taken_for_the_planned_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_is_not_taken_for_the_planned_one(
+    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
     """A partition that the first cell's steps replace: the second cell was planned with the old one. And other data
     when a model of the sweep is loaded, with which personal models would be made."""
     (project / "swapping.py").write_text(SWAPPING)
@@ -292,7 +294,8 @@ def test_a_file_that_changes_is_not_taken_for_the_planned_one(project: Path, mon
     base = sections(clients=(2, 2), partition={"name": "file", "path": "split.json"}, training={"rounds": 2, "lr": 0.1})
     base |= {"data": {"name": "npz", "path": "d.npz"}, "runtime": {"actors": 1}}
     sweep = {"name": "swapped", "base": base, "cases": [{"algorithm": one} for one in ("swapping:Swapping", "fedavg")]}
-    assert "1 failed, 1 finished" in done(start(project, sweep, "--max-concurrent", "1"), code=1)
+    out = call("sweep", str(write(project, sweep)), "--max-concurrent", "1").out
+    assert "1 failed, 1 finished" in out
     trained, failed = sorted(runs(project), key=lambda run: run.data.tags["fedray.status"], reverse=True)
     said = "partition.path: split.json is not what it was when the sweep began; put it back, and call again"
     assert failed.data.tags["fedray.message"].startswith(said)
