@@ -25,7 +25,7 @@ from fedray.tracking.store import get_label, open_reader, search, select_means
 from fedray.tracking.view import save_view
 from tests.conftest import Call, work_in
 from tests.small import sections
-from tests.sweep.running import SWEEP, done, outcome, runs, start, state_hashes, until, write
+from tests.sweep.running import SWEEP, outcome, runs, start, state_hashes, until, write
 
 
 @pytest.fixture(scope="module")
