@@ -93,7 +93,8 @@ def entry(kind: type[Algorithm], found: Cost) -> str:
             *(_option(name, field) for name, field in kind.model_fields.items()),
         ]
     extra = [f", forward passes without gradient per step: {_number(found.predictions)}"] * (found.predictions > 0)
-    extra += [f", passes over the whole shard per round: {_number(found.full_gradients)}"] * (found.full_gradients > 0)
+    of_shard = {"gradients": found.full_gradients, "forward passes": found.full_predictions}
+    extra += [f", {what} of the whole shard per round: {_number(many)}" for what, many in of_shard.items() if many > 0]
     lines += [
         "",
         f"Cost: down {down}, up {up}, client {client}, server {server}; gradients per step: {gradients}"

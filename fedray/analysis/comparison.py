@@ -153,7 +153,7 @@ class Difference:
         return find_effect(self.n, (1 - self.confidence) / self.family) * self.spread if self.spread else None
 
     def count_needed_seeds(self) -> int | None:
-        """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
+        """Seeds needed to tell a difference of this size and spread apart, as `detectable`; None above 1000."""
         return None if self.mean is None else count_seeds(self.mean, self.spread, (1 - self.confidence) / self.family)
 
     def judge(self, lower: bool) -> str:
@@ -206,7 +206,7 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float) -> list[Differ
             theirs = by_seed.get((to, column), nothing)
             both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
             pairs = both.dropna().astype(float)
-            gaps = tuple(pairs["ours"] - pairs["theirs"])
+            gaps = tuple((pairs["ours"] - pairs["theirs"]).round(9) + 0.0)  # means of the same counts are equal
             unpaired = int(both.notna().any(axis=1).sum()) - len(pairs)
             one = Difference(str(row), str(column), gaps, unpaired, confidence)
             found.append(replace(one, p=compute_p(one.tested)))

@@ -118,6 +118,7 @@ OF_RUN = {
     "megabytes_down": Known("megabytes sent to clients, in all rounds together", lower=True),
     "megabytes_up": Known("megabytes sent by clients, in all rounds together", lower=True),
     "megabytes_sent": Known("megabytes sent to and by clients", lower=True),
+    "dropped_clients": Known("clients left out as diverged, in all rounds together", lower=True),
     "megabytes_kept_by_client": Known(
         "megabytes that a client keeps from round to round, besides the model", lower=True
     ),

@@ -55,7 +55,7 @@ class Record:
         return (summarise_rounds(self.history) if self.ending.status.is_success else {}) | {**self.totals, **diverged}
 
 
-UNSUMMARISED = ("round", "lr", "megabytes_sent")
+UNSUMMARISED = ("round", "lr", "megabytes_sent", "dropped_clients")
 """Keys of a row whose value in the last round says nothing of the run."""
 
 

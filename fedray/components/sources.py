@@ -32,7 +32,7 @@ _held: dict[str, bytes | None] | None = None
 
 
 class Sources(NamedTuple):
-    """What the processes of a call have from the one that began it: its working directory, and what it has read."""
+    """A call's working directory, and the files that it has read, for its other processes."""
 
     folder: str = ""
     files: Mapping[str, bytes | None] = MappingProxyType({})
@@ -99,7 +99,7 @@ def hold_sources() -> Iterator[None]:
 
 
 def list_held(paths: Iterable[tuple[str, str]] = ()) -> Sources:
-    """Return where a call works, and what it has read; with these classes, each a section and `module:Class`."""
+    """Return this call's sources, those of some classes among them, each given by a section and `module:Class`."""
     for section, path in paths:
         with contextlib.suppress(UserError):  # a run that needs the digest has been refused
             digest_source(section, path)
@@ -107,7 +107,7 @@ def list_held(paths: Iterable[tuple[str, str]] = ()) -> Sources:
 
 
 def take_sources(sources: Sources) -> None:
-    """Work from now on where the call began, if this machine has the folder, and import what that process has read.
+    """Work from now on in the call's folder, if this machine has it, and import the files that the call has read.
 
     What is loaded already stays as it is. A configuration's paths may be relative to the working directory.
     """

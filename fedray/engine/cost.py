@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Training
 from fedray.datasets.base import Images, Published
@@ -26,7 +27,7 @@ from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.training.local_training import OWN
+from fedray.engine.training.local_training import OWN, LocalTrainer
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 
@@ -37,7 +38,8 @@ class Cost:
 
     down, up: sent to and by each participant in a round. client: kept by a client between rounds, `own` of it the parts
     of its model that it keeps to itself. server: kept by the server in addition to x. gradients, predictions: backward
-    passes, and forward passes without gradient, per local step. full_gradients: passes over the whole shard per round.
+    passes, and forward passes without gradient, per local step. full_gradients, full_predictions: the same over the
+    whole shard per round, for passes that are not part of a step.
     """
 
     down: float
@@ -47,6 +49,7 @@ class Cost:
     gradients: float
     predictions: float = 0.0
     full_gradients: float = 0.0
+    full_predictions: float = 0.0
     own: float = 0.0
 
     @property
@@ -87,10 +90,22 @@ class _Meter(InlineBackend):
         self.up = _count_numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
         self.client = _count_numbers(c.state.values()) / size
         self.own = _count_numbers(vector for name, vector in c.state.items() if name == OWN) / size
-        self.gradients, self.predictions = c.passes["gradients"] / c.steps, c.passes["predictions"] / c.steps
-        self.full_gradients = c.passes["full_gradients"]
+        self.passes = self._count_passes(trainer, broadcast, tasks[0], c) if self.last is None else {}
         self.operations = 0 if counter is None else counter.get_total_flops()
         return super().train(broadcast, tasks)
+
+    @staticmethod
+    def _count_passes(
+        trainer: LocalTrainer, broadcast: Broadcast, task: ClientTask, c: LocalClient
+    ) -> dict[str, float]:
+        """Return the passes of a step, and over the shard in a round, whose number does not grow with the epochs."""
+        two_epochs = trainer.training.model_copy(update={"local_epochs": 2})
+        longer, _ = replace(trainer, training=two_epochs).train(broadcast, task)
+        passes = dict[str, float]()
+        for what in ("gradients", "predictions"):
+            passes[what] = (longer.passes[what] - c.passes[what]) / (longer.steps - c.steps)
+            passes[f"full_{what}"] = c.passes[f"full_{what}"] + c.passes[what] / c.steps - passes[what]
+        return passes
 
 
 def _count_numbers(tensors: Iterable[Tensor]) -> int:
@@ -156,9 +171,7 @@ def measure_cost(
     )
     size = simulation.layout.size
     server = _count_numbers(simulation.state.server.values()) / size
-    return Cost(
-        meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients, meter.own
-    )
+    return Cost(meter.down, meter.up, meter.client, server, **meter.passes, own=meter.own)
 
 
 def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:

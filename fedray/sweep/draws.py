@@ -140,8 +140,9 @@ def count_training_gradients(run: RunConfig, known: Published | None = None) -> 
 def count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
     passes, training = get_cost(run), run.training
-    in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
-    return training.count_steps(samples) * (passes.gradients + FORWARD * passes.predictions) + in_full
+    of_step = passes.gradients + FORWARD * passes.predictions
+    of_epoch = passes.full_gradients + FORWARD * passes.full_predictions
+    return training.count_steps(samples) * of_step + training.count_steps_per_epoch(samples) * of_epoch
 
 
 def count_split(run: RunConfig, known: Published) -> tuple[float, float]:

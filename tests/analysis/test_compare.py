@@ -77,6 +77,15 @@ def test_what_is_alike_is_said_once(store: Tracker) -> None:
     assert "- sign-flip p: exact" in text
 
 
+def test_a_tie_is_one_whatever_the_last_bit(store: Tracker) -> None:
+    """Means of tests with the same sum of correct answers differ in the last bit."""
+    same = [90.1, 90.2, 90.3, 90.4, 90.5]
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(5)]
+    write(store, cells, [*same, *(math.nextafter(value, 100) for value in same)])
+    (one,) = compare(collect("sweep")).differences
+    assert (one.gaps, one.adjusted, one.judge(lower=False)) == ((0.0,) * 5, 1.0, "not told apart")
+
+
 @pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])
 def test_wins_by_hand(lower: bool, wins: float) -> None:
     """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""

@@ -554,7 +554,8 @@ def test_a_draw_with_a_seed_that_diverged_is_not_the_first_row(store: Tracker) -
 
 
 def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(store: Tracker) -> None:
-    """fedavg selects round 2 (62 %) on the held-out samples; its best test accuracy is 70, fedsam's in round 3."""
+    """fedavg selects round 2 (62 %) on the held-out samples; its best test accuracy is 70, fedsam's in round 3. Samples
+    that the file of a partition holds out are known by what runs log."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     rows = [history(70, 62), history(50, 65, 71)]
     for accuracy, row in zip((40, 60), rows[0], strict=True):
@@ -566,6 +567,12 @@ def test_the_best_accuracy_of_a_method_is_the_best_where_samples_are_held_out(st
     assert make_title("best_test_accuracy", collect("sweep").cells) == said
     table = build(collect("sweep"), "rounds_to:fedavg")
     assert [table.entries[row, table.columns[0]].mean for row in table.rows] == [1, 3]
+    for one in cells:
+        one["config"] |= {"data": {"name": "digits"}, "partition": {"name": "file", "path": "split.json"}}
+    write(store, cells[:1], rows, "held out by a file")
+    assert make_title("best_test_accuracy", collect("held out by a file").cells) == said
+    write(store, cells[1:], [history(50, 65)], "none held out")
+    assert "ON THE TEST SET" in make_title("best_test_accuracy", collect("none held out").cells)
 
 
 def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:

@@ -60,7 +60,7 @@ def test_every_metric_is_best_at_one_end_and_may_look_at_the_test_set() -> None:
     costs = {
         "seconds", "seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up",
         "megabytes_sent", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server",
-        "relative_flops",
+        "relative_flops", "dropped_clients",
     }  # fmt: skip
     accuracies = {
         f"{name}_accuracy"

@@ -67,6 +67,7 @@ def test_cost(name: str) -> None:
         ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),
         ({"name": "feddc@forms", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
         ({"name": "perfedavg", "hessian_free": True}, Cost(1, 1, 0, 0, 4)),
+        ({"name": "ditto", "personal_epochs": 5}, Cost(1, 1, 1, 0, 1, full_gradients=5)),  # however many epochs
     ],
 )
 def test_options_and_other_passes(options: dict[str, object], expected: Cost) -> None:
@@ -83,16 +84,17 @@ def test_every_method_can_be_measured_with_what_it_sends_beside_or_instead_of_a_
     #
     # FedALA keeps a model and W, and passes over 0.8 x 6 samples in batches of 2 before its three steps. FedAS sends
     # its body once, though weighted twice; in addition to three steps a batch of 16 for the alignment and three of 2
-    # for F_i. FedProto: 10 prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x
-    # 512 + 50 x 512 + 50 = 65,074, and 2 x 512 statistics; up the head and class counts; the server has Adam's moments.
+    # for F_i, and its means are of the whole shard. FedProto's, too: 10 prototypes of 50 and who holds which class.
+    # FedGen: down a generator, 512 x (64 + 10) + 3 x 512 + 50 x 512 + 50 = 65,074, and 2 x 512 statistics; up the head
+    # and class counts; the server has Adam's moments.
     p = PARAMETERS
     body, head = (p - HEAD) / p, HEAD / p
     for name, expected in {
         "fedper": Cost(body, body, head, 0, 1),
         "lg-fedavg": Cost(head, head, body, 0, 1),
-        "fedala": Cost(1, 1, 1 + head, 0, 2),
-        "fedas": Cost(body, body, 1, 0, 7 / 3),
-        "fedproto": Cost(head, head, 1, head, 1),
+        "fedala": Cost(1, 1, 1 + head, 0, 1, full_gradients=1),
+        "fedas": Cost(body, body, 1, 0, 1, full_gradients=4 / 3, full_predictions=1),
+        "fedproto": Cost(head, head, 1, head, 1, full_predictions=1),
         "fedgen": Cost((p + 65_074 + 1_024) / p, (p + 520) / p, 0, (3 * 65_074 + 1_024) / p, 1),
     }.items():
         assert astuple(replace(measure_cost(algorithm(name)), own=0.0)) == pytest.approx(astuple(expected)), name

@@ -55,9 +55,14 @@ def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None
     assert not any(word in summary for word in ("test_auc", "NaN"))
 
 
-@pytest.mark.parametrize("data", ["digits", {"name": "digits", "test": {"fraction": 0.4}}])
-def test_in_a_run(data: Any) -> None:
-    problem = small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}, evaluation={"auc": True})
+@pytest.mark.parametrize(
+    ("data", "times"), [("digits", 1), ({"name": "digits", "test": {"fraction": 0.4}}, 1), ("digits", 400)]
+)
+def test_in_a_run(data: Any, times: int) -> None:
+    """Also with images so bright that most probabilities are below 1e-14, whose order counts too."""
+    training = {"rounds": 2, "lr": 0.1 / times**2}
+    problem = small.problem("fedavg", partition=0.5, data=data, training=training, evaluation={"auc": True})
+    problem = replace(problem, data=replace(problem.data, std=tuple(one / times for one in problem.data.std)))
     result, worker = run(problem, InlineBackend()), Worker(problem)
     worker.network.load(result.theta)
     worker.network.train(False)
@@ -68,7 +73,10 @@ def test_in_a_run(data: Any) -> None:
     assert last["test_balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, scores.argmax(1)))
     assert last["test_macro_f1"] == pytest.approx(100 * f1_score(labels, scores.argmax(1), average="macro"))
     assert last["test_auc"] == pytest.approx(100 * roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-3)
-    plain = run(small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}), InlineBackend())
+    plain = run(
+        replace(problem, config=small.config("fedavg", partition=0.5, data=data, training=training)),
+        InlineBackend(),
+    )
     assert plain.state.theta.equal(result.state.theta)
     assert plain.history == [{key: value for key, value in row.items() if key != "test_auc"} for row in result.history]
 

@@ -130,7 +130,10 @@ def test_every_metric_of_a_probe_has_a_title_and_every_metric_of_a_run_is_declar
     personal = {"every": 1, "epochs": [0, 1], "train": True}
     evaluation = {"train": True, "auc": True, "personal": personal, "probes": EVERY_PROBE}
     data = {"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}}
-    clients, training = {"total": 6, "per_round": 3, "unseen": 2}, {"rounds": 1, "local_epochs": 1, "batch_size": 20}
+    clients, training = (
+        {"total": 6, "per_round": 3, "unseen": 2},
+        {"rounds": 1, "local_epochs": 1, "batch_size": 20, "on_divergence": "drop"},
+    )
     problem = small.problem("fedsol", clients, data=data, training=training, evaluation=evaluation)
     record = run(problem, InlineBackend()).record()
     logged = {name for row in record.history for name in row} | record.totals.keys()

@@ -220,12 +220,20 @@ def make_title(metric: str, cells: pd.DataFrame) -> str:
     said = one.known.title or title_metric(one.plain, list_titles(cells))
     if one.prefix == LAST:
         return f"{said}, {describe_rounds(list_averaged_rounds(one.plain, cells))}"
-    if one.prefix == BEST and all(spec.get("data.validation.fraction") is not None for spec in cells["spec"]):
+    if one.prefix == BEST and _are_validated(cells):
         return f"{said} of the round that is best on the held-out samples"
     if said == one.plain:
         return metric
     best = " of the best round ON THE TEST SET (an optimistic protocol)"
     return said + (best if one.prefix == BEST else " of the last round")
+
+
+def _are_validated(cells: pd.DataFrame) -> bool:
+    """Whether samples that are held out chose the best round of each run: a file's split does not say it beforehand."""
+    logged = cells.get(f"metrics.{FINAL}validation_accuracy", pd.Series(np.nan, cells.index)).notna()
+    held_out = np.array([spec.get("data.validation.fraction") is not None for spec in cells["spec"]], bool)
+    unfinished = ~cells["status"].isin(FINISHED)
+    return bool((held_out | logged | (unfinished if logged.any() else False)).all())
 
 
 def name_metrics(metrics: Iterable[str]) -> dict[str, str]:

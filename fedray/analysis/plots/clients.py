@@ -101,11 +101,12 @@ def _draw_row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, A
 def draw_confusion(sweep: SweepTable) -> dict[str, Figure]:
     """Return method and setting -> figure of the classes that the final global model predicts, mean over seeds.
 
-    In percent of the class's test samples.
+    In percent of the class's test samples; a class is the mean over the seeds that test it, as in `draw_classes`.
     """
     figures = {}
     for (setting, method), runs in read_confusions(sweep, label_finished(sweep)).items():
-        percent = runs.mean(axis=0)
+        with np.errstate(invalid="ignore"):  # no seed tests the class
+            percent = np.nansum(runs, axis=0) / (~np.isnan(runs)).sum(axis=0)
         height = min(0.75 + 0.01 * max(len(percent) - 10, 0), 1.2)
         figure, area = make_axes("predicted class", "class", f"{method}, {setting}", height)
         image = area.imshow(percent, cmap="Blues", vmin=0, vmax=100, aspect="auto")

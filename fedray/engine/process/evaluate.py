@@ -15,7 +15,7 @@ from fedray.engine.process.worker import Worker
 
 MAX_TEST_LOSS = 1e5
 SCORES = "scores of chunk "
-"""Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
+"""Prefix of the sums that hold the bits of a chunk's probabilities, with `evaluation.auc`."""
 MAX_CONFUSED = 200
 """The confusion matrix is computed for at most this many classes."""
 
@@ -66,7 +66,8 @@ def evaluate(
                 sums.add_vector("confusion", counted, 1.0, terms, wide=True)
             sums.add_vector("answers", _count(answers, ones, outputs), 1.0, terms, wide=True)
             if worker.problem.config.evaluation.auc:
-                sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+                bits = logits.softmax(1).nan_to_num().float().view(torch.int32)  # ordered as the numbers, and exact
+                sums.add_vector(f"{SCORES}{chunk}", torch.stack([bits >> 15, bits & 0x7FFF]).float(), 1.0, 1)
         sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
         if owners is not None:
             theirs = torch.from_numpy(owners[part]).to(worker.device)

@@ -74,8 +74,9 @@ class Tester:
             counts = np.bincount(labels, minlength=self.problem.data.num_classes)
             row |= measure_classes(sums["correct"], sums["answers"], counts)
             if asked.auc:
-                parts = [sums.pop(f"{SCORES}{chunk}").numpy() for chunk in range(count_chunks(len(labels)))]
-                row |= measure_auc(np.concatenate(parts), labels)
+                parts = [sums.pop(f"{SCORES}{chunk}").double() for chunk in range(count_chunks(len(labels)))]
+                high, low = np.concatenate(parts, axis=1)
+                row |= measure_auc(high * 2**15 + low, labels)
             row |= self._validate()
         else:
             stored = self.test_personal(PersonalEval((0,), own=False, everyone=True))

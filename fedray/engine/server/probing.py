@@ -93,6 +93,6 @@ def measure_round(
             key = key_draws(own, problem.config.seed, f"probe {probe.name}", state.round)
             with refuse_writes(probe, tensors), key if own else contextlib.nullcontext():
                 metrics |= check_metrics(probe, probe.of_round(seen), metrics)
-    if taken := metrics.keys() & {*row, "lr", "dropped_clients", *KNOWN, *ONCE}:
+    if taken := metrics.keys() & {*row, "lr", *KNOWN, *ONCE}:
         raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
     return metrics
