@@ -25,6 +25,9 @@ class KeepsPart(Algorithm):
     def averaged_statistics(self) -> str:
         return "all" if self.newcomer == "average" else super().averaged_statistics
 
+    def count_revisions(self) -> int:  # newcomers had the initial running statistics
+        return super().count_revisions() + (self.newcomer == "average")
+
     def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
         return message.get(self.keeps, initial)
 
@@ -86,9 +89,6 @@ class LGFedAvg(KeepsPart):
     keeps = "body"
     personal = "kept"
     generic = False
-
-    def count_revisions(self) -> int:  # newcomers had the initial running statistics
-        return super().count_revisions() + (self.newcomer == "average")
 
 
 class FedBN(Algorithm):

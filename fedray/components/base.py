@@ -196,9 +196,9 @@ def option(default: Any, *, paper: Mapping[str, Any], **limits: Any) -> Any:
     return Field(default, json_schema_extra={"paper": dict(paper)}, **limits)
 
 
-def format_value(value: Any, digits: int = 4) -> str:
-    """Return a value as a person writes it in a configuration, a float with at most so many digits."""
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+def format_value(value: Any) -> str:
+    """Return a value as a person writes it in a configuration, a float with at most four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def describe(

@@ -312,7 +312,8 @@ class RunConfig(Checked):
 
     def count_revisions(self) -> int:
         """With a warm-up η_0 was the warm-up's first rate, for FedExP and control variates."""
-        uses_first = isinstance(self.stepping, FedExP) or getattr(self.algorithm, "variate_lr", "round") == "first"
+        by_first = any(getattr(part, "variate_lr", "round") == "first" for part in iter_parts(self.algorithm))
+        uses_first = isinstance(self.stepping, FedExP) or by_first
         return super().count_revisions() + (self.training.warmup > 0 and uses_first)
 
     def hash_cell(self, data_digest: str) -> str:

@@ -234,7 +234,9 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
 
 
 def _takes_list(kind: Any) -> bool:
-    return kind is Any or (isinstance(kind, type) and issubclass(kind, Collection) and kind is not str)
+    return kind is Any or (
+        isinstance(kind, type) and issubclass(kind, Collection) and not issubclass(kind, str | bytes)
+    )
 
 
 def _list_origins(annotation: Any) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
+from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import format_value
 from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
@@ -18,7 +19,7 @@ from fedray.sweep.plan import Options, Plan, list_distinct, refuse_unlogged
 from fedray.sweep.points import apply_draw
 from fedray.sweep.run import drive, plan_and_print
 from fedray.sweep.space import Space, format_range, is_at_edge
-from fedray.sweep.storage import refuse_unwritable
+from fedray.sweep.storage import refuse_unwritable_storage
 from fedray.sweep.sweep import Sweep
 
 NOT_SHARED = {"name", "stop", "tune", "final", "smoke"}
@@ -186,7 +187,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`; return the exit code."""
     if not dry_run:
-        refuse_unwritable()
+        refuse_unwritable_store()
+        refuse_unwritable_storage()
     if sweep.tune is not None:
         code = run_stages(sweep, file, options, dry_run)
         has_results = code == 0 and not dry_run

@@ -24,7 +24,7 @@ from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError, format_duration, redact, truncate_repr
-from fedray.common.location import get_storage, refuse_unwritable_store
+from fedray.common.location import get_storage
 from fedray.tracking.store import find_records, find_sweeps, open_reader, read_cells, read_stored_sweep, search
 
 OFFSETS = 2**62
@@ -82,12 +82,6 @@ def find_storage_parent(folder: str = "") -> Path:
     """Return the storage, or a folder in it, or what is above it and nearest of what exists."""
     wanted = get_storage() / folder
     return next(path for path in (wanted, *wanted.parents) if os.path.lexists(path))
-
-
-def refuse_unwritable() -> None:
-    """Refuse a store or a storage that cannot be written to. Raises UserError."""
-    refuse_unwritable_store()
-    refuse_unwritable_storage()
 
 
 def refuse_unwritable_storage() -> None:

@@ -109,6 +109,14 @@ def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monke
     monkeypatch.setattr(FedSOL, "count_revisions", lambda method: int(method.radius == "fixed"))
     assert identity(algorithm={"name": "fedsol", "radius": "fixed"})["revisions"] == {"fedsol": 1}
     assert "revisions" not in identity(algorithm="fedsol")
+    for name in ("fedper", "fedrep", "lg-fedavg"):
+        assert identity(algorithm={"name": name, "newcomer": "average"})["revisions"] == {name: 1}
+        assert "revisions" not in identity(algorithm=name)
+    for variate_lr, revisions in (("first", {"RunConfig": 1}), ("round", None)):
+        form = {"name": "scaffold@forms", "variate_lr": variate_lr}
+        for algorithm in (form, {"name": "fedsol", "proximal": form}):
+            assert identity(algorithm=algorithm, training={"warmup": 1}).get("revisions") == revisions
+            assert "revisions" not in identity(algorithm=algorithm)
     monkeypatch.setattr(Training, "revision", 2)
     assert identity()["revisions"] == {"Training": 2}
 

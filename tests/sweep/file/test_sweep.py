@@ -1,6 +1,7 @@
 """Sweep files as objects: axes, draws, files that extend others, keys that `--set` changes, and cells by name."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,13 @@ def test_axes_of_cases_are_multiplied_later_ones_win_and_smoke_replaces_one(tmp_
     assert list(iter_points(Sweep.load(one, smoke=True))) == [{"seed": 3, "x": 7}]
 
 
+class Mode(StrEnum):
+    A, B = "ab"
+
+
 class Listed(FedAvg):
     layers: Sequence[int] = ()
+    mode: Mode = Mode.A
 
 
 FEDSAM = {"name": "fedsam", "rho": [0.05, 0.1]}
@@ -62,6 +68,10 @@ OF_ONE_METHOD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "lists for an option of another collection": (
         {"grid": {"algorithm": [{"name": f"{__name__}:Listed", "layers": [1, 2]}]}},
         [f"{__name__}:Listed"],
+    ),
+    "a list for an option that is a text": (
+        {"grid": {"algorithm": [{"name": f"{__name__}:Listed", "mode": ["a", "b"]}]}},
+        [f"{__name__}:Listed"] * 2,
     ),
     "a key that is searched": (
         {"cases": [{"algorithm": "fedavg"}, {"algorithm": "fedsam"}], "search": {"algorithm.rho": {"choice": [0.1]}}},
