@@ -39,7 +39,7 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
     that is not set. preload: modules that each process of a local Ray imports at its start. Raises UserError if the
     cluster cannot be joined, or the local Ray does not start.
     """
-    key, address = _find_address(address)
+    key, address = find_address(address)
     if ray.is_initialized():
         yield
         return
@@ -105,9 +105,10 @@ def _advise(error: str) -> str:
     return "; set HOME to a folder that you can write" if "home directory" in error or "/.ray" in error else ""
 
 
-def _find_address(given: str | None) -> tuple[str, str | None]:
-    """Return the origin of an address, for messages, and the address: the given one, or $RAY_ADDRESS."""
-    return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS") or None)
+def find_address(given: str | None) -> tuple[str, str | None]:
+    """Return the origin of an address, for messages, and the given one, or $RAY_ADDRESS; None for a local Ray."""
+    key, address = ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
+    return key, None if address in (None, "", "local") else address  # Ray's own word for one on this machine
 
 
 def _join(key: str, address: str) -> None:
@@ -137,7 +138,7 @@ def refuse_other_form(key: str, address: str | None) -> None:
 
 def refuse_bad_address(address: str | None) -> None:
     """Raise UserError if nothing answers at the address of a cluster that is to be joined; see `use_cluster`."""
-    key, address = _find_address(address)
+    key, address = find_address(address)
     if address is not None and not ray.is_initialized():
         _find_reachable(key, address)
 

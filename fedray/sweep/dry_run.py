@@ -2,7 +2,6 @@
 
 import heapq
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedray.cells.metric import FEWEST_SEEDS, LAST, describe_few_seeds, describe_rounds
-from fedray.cluster.connection import count_cpus, use_cluster
+from fedray.cluster.connection import count_cpus, find_address, use_cluster
 from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
 from fedray.config import RunConfig, Runtime
@@ -51,11 +50,10 @@ def print_plan(plan: Plan) -> None:
     for line in _describe_tests([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
         console.print(line, soft_wrap=True)
     print_few_seeds(sheet.name, [cell.run for cell in sheet.cells.values()])
-    address = plan.options.address or os.environ.get("RAY_ADDRESS")
-    if not address:
+    if find_address(plan.options.address)[1] is None:
         nodes = list_local_nodes()
     else:
-        with use_cluster(address):
+        with use_cluster(plan.options.address):
             nodes = list_nodes()
     console.print(_describe_nodes(nodes))
     for runtime, count in plan.requests.items():

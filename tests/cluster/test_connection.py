@@ -119,10 +119,15 @@ def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=rf"^--address: cannot connect to 127.0.0.1:{port}: "), use_cluster("auto"):
         pass
     assert seen == []
-    monkeypatch.setenv("RAY_ADDRESS", "")  # as a script leaves it; Ray, too, takes it for none
-    with use_cluster():
+    for here in ("", "local"):  # as a script leaves it; Ray, too, takes it for none
+        monkeypatch.setenv("RAY_ADDRESS", here)
+        refuse_bad_address(None)
+        with use_cluster():
+            pass
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with use_cluster("local"):
         pass
-    assert seen == [("local", "token")]
+    assert seen == [("local", "token")] * 3
 
 
 def test_a_cluster_that_cannot_be_joined_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +165,9 @@ def test_a_local_ray_counts_the_cpus_that_it_may_use(mine: Any, expected: int, m
         pass
     assert (given["num_cpus"], count_cpus()) == (expected, expected)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "")
-    assert [_can_begin_here(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
+    for here in ("", "local"):
+        monkeypatch.setenv("RAY_ADDRESS", here)
+        assert [_can_begin_here(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
 
 def test_a_local_ray_ignores_sigterm_is_not_nicer_than_others_and_ends_with_its_agents() -> None:

@@ -34,7 +34,8 @@ CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
 def test_memory_on_a_gpu(
     runtime: dict[str, Any], kept: str, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # Ray's own word for this machine: no Ray is started for a plan
+    monkeypatch.setattr(dry_run, "use_cluster", lambda address: pytest.fail(address))
     monkeypatch.setattr(dry_run, "list_local_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
     plan: Any = SimpleNamespace(sheet=Sheet("x"), is_chosen=bool, requests={Runtime(**runtime): 3}, options=Options())
     dry_run.print_plan(plan)
