@@ -88,8 +88,11 @@ def simulate(
 
 
 @contextlib.contextmanager
-def _hold(folder: Path | None) -> Iterator[Path | None]:
-    """Yield a folder of checkpoints, locked for the duration of a block. Raises UserError if another call has it."""
+def _hold(folder: Path | None) -> Iterator[tuple[Path | None, None]]:
+    """Yield a folder of checkpoints, locked for the duration of a block, as `run_problem` takes it.
+
+    Raises UserError if another call has it.
+    """
     with contextlib.ExitStack() as stack:
         if folder is not None:
             try:
@@ -101,4 +104,4 @@ def _hold(folder: Path | None) -> Iterator[Path | None]:
                 ) from None
             except OSError:  # said once it is written to
                 pass
-        yield folder
+        yield folder, None

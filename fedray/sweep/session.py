@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from fedray.cells.cell import Cell
+from fedray.cells.looks import choose_looks
 from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
@@ -82,7 +83,7 @@ class Session:
     def _open(self) -> None:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
-        self.tracker = Tracker(self.outbox)
+        self.tracker = Tracker(self.outbox, choose_looks(self.plan.sheet.cells))
         self.parent = self.tracker.open_sweep(self.plan.sheet)
 
     def close(self) -> None:

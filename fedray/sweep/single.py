@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record, Rows
@@ -39,13 +39,18 @@ from fedray.sweep.plan import Problems, make_label, make_sheet
 from fedray.sweep.points import apply_draw, with_key
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import PREFIX, make_environment_tags
-from fedray.tracking.outbox import CellRun, Outbox
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import read_stored_sweep
+
+if TYPE_CHECKING:
+    from fedray.tracking.tracker import Tracker
 
 Evaluated = Callable[[dict[str, float]], object]
 """Callback with a copy of each newly evaluated round's row; it may return `STOP`."""
 log = logging.getLogger("fedray")
-NOWHERE: AbstractContextManager[Path | None] = contextlib.nullcontext()
+Held = AbstractContextManager[tuple[Path | None, "Tracker | None"]]
+"""Yields the directory of checkpoints, None for none, and what has the store open."""
+NOWHERE: Held = contextlib.nullcontext((None, None))
 """A run without checkpoints."""
 
 
@@ -102,8 +107,10 @@ def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, 
 
 
 @contextlib.contextmanager
-def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool = False) -> Iterator[Path]:
-    """Lock a cell for the duration of a block, and yield its directory, the same that a sweep would use.
+def hold_cell(
+    hash: str, again: bool, listed: Sheet | None = None, private: bool = False
+) -> Iterator[tuple[Path, "Tracker"]]:
+    """Lock a cell for the duration of a block; yield its directory, the same that a sweep would use, and a tracker.
 
     A sheet in the store is closed if none of its cells is left then, unless a driver of the whole sweep will, which
     does not use a `private` store. Raises UserError if another process runs the cell.
@@ -126,13 +133,13 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None, private: bool
             with storage.lock_registration():
                 tracker.list_sweep(listed)
         try:
-            yield storage.make_cell_dir(hash)
+            yield storage.make_cell_dir(hash), tracker
         except KeyboardInterrupt:
             has_ended = False
             raise
         finally:
             if has_ended and listed is not None and is_alone(listed):
-                tracker.close_whole_sweep(listed)
+                tracker.close_whole_sweep(listed)  # fails at once if the block gave the store up
 
 
 @isolate_run()
@@ -141,7 +148,7 @@ def run_problem(
     problem: Problem,
     cell: str = "",
     track: str | None = None,
-    checkpoints: AbstractContextManager[Path | None] = NOWHERE,
+    checkpoints: Held = NOWHERE,
     evaluated: Evaluated = lambda row: None,
     profile: Profile | None = None,
     progress: bool | None = None,
@@ -149,9 +156,8 @@ def run_problem(
 ) -> Result:
     """Run one problem; arguments that are not named here are as for `fedray.simulate`.
 
-    cell: its hash, needed with `track` or `checkpoints`. checkpoints: yields the directory of the checkpoints, None for
-    none; entered once nothing can be refused any more but what it refuses itself. sweep: name of the sweep in MLflow
-    whose cell it is; empty for none.
+    cell: its hash, needed with `track` or `checkpoints`. checkpoints: entered once nothing can be refused any more but
+    what it refuses itself. sweep: name of the sweep in MLflow whose cell it is; empty for none.
     """
     if track is not None:
         from fedray.common.location import refuse_unwritable_store
@@ -165,14 +171,15 @@ def run_problem(
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         if simulation.state.frozen:
             log.info("%s: %s", config.model.name, simulation.counted)
-        with checkpoints as directory, show_bar(config.algorithm.name, config.training.rounds, progress) as moved:
+        bar = show_bar(config.algorithm.name, config.training.rounds, progress)
+        with checkpoints as (directory, tracker), bar as moved:
             store = None if directory is None else Checkpoints(directory, cell)
             if store is not None:
                 store.refuse_other_cell()
             if track is None:
                 _run(simulation, store, spread, evaluated, moved)
                 return make_result(simulation)
-            with _log(simulation, store, track, cell, sweep) as (run, log_rows):
+            with _log(simulation, store, track, cell, sweep, tracker) as (run, log_rows):
                 _run(simulation, store, spread, evaluated, moved, log_rows)
             return replace(make_result(simulation), run_id=run.id)
 
@@ -221,7 +228,7 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]
 def _can_begin_here(runtime: Runtime) -> bool:
     """Return True if this process can be the first actor: no GPU is needed, it has the CPUs, no cluster was named."""
     ray = sys.modules.get("ray")
-    named = bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
+    named = os.environ.get("RAY_ADDRESS", "") not in ("", "local") or (ray is not None and ray.is_initialized())
     fits = runtime.cpus_per_actor <= count_usable_cpus()
     return runtime.actors in (1, "auto") and runtime.gpus_per_actor == 0 and fits and not named
 
@@ -261,7 +268,7 @@ def _run(
 
 @contextlib.contextmanager
 def _log(
-    simulation: Simulation, store: Checkpoints | None, name: str, cell: str, sweep: str
+    simulation: Simulation, store: Checkpoints | None, name: str, cell: str, sweep: str, tracker: "Tracker | None"
 ) -> Iterator[tuple[CellRun, Callable[[Rows], None]]]:
     """Log the outcome of a block to MLflow: into a new run, or with checkpoints into the cell's own.
 
@@ -273,8 +280,8 @@ def _log(
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
-    outbox, spec = Outbox(), Cell(cell, name, resolve_with(config, problem.data))
-    tracker = Tracker(outbox)
+    spec, tracker = Cell(cell, name, resolve_with(config, problem.data)), tracker or Tracker()
+    outbox = tracker.outbox
     tags, parent = config.make_tags() | ({"fedray.sweep": sweep} if sweep else {}), None
     if sweep and (opened := find_sweeps(tracker.reader, tracker.experiment).get(sweep)):
         parent = opened.info.run_id

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
@@ -100,7 +100,7 @@ class Outbox(AbstractContextManager["Outbox"]):
                 lost = self._note(began, lost, reason)
                 self._sleep(min(STEP, again - self._clock()))
         if lost:
-            log.warning("MLflow is reachable again; %d writes are waiting", self._count_open() - 1)
+            log.warning("MLflow is reachable again; %s waiting", format_count(self._count_waiting(), "write"))
         return answer.result()
 
     def _note(self, began: float, lost: str, reason: str) -> str:
@@ -108,20 +108,22 @@ class Outbox(AbstractContextManager["Outbox"]):
         if reason and not lost:
             log.warning("MLflow is unreachable (%s); buffering writes and retrying", reason)
         lost, seconds = reason or lost, self._clock() - max(began, self._waited)
+        left = format_count(1 + self._count_waiting(), "write")
         if ending.is_set() and seconds >= GRACE:
-            log.warning("%s have not arrived in MLflow (%s)", format_count(self._count_open(), "write"), lost)
+            log.warning("not in MLflow yet: %s (%s)", left, lost or f"no answer in {seconds:.3g} s")
             self._given_up = KeyboardInterrupt()
         elif lost and seconds >= self._patience:
             self._given_up = UserError(
-                f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); {self._count_open()} writes have "
-                "not arrived. Run the same command again when it is back: that completes the log"
+                f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); not in it yet: {left}. Run the same "
+                "command again when it is back: that completes the log"
             )
         if self._given_up is not None:
             raise self._given_up
         return lost
 
-    def _count_open(self) -> int:
-        return max(1, sum(not one.done() for one in tuple(self._sent)))
+    def _count_waiting(self) -> int:
+        """Return the number of writes behind the current call."""
+        return max(0, sum(not one.done() for one in tuple(self._sent)) - 1)
 
 
 @dataclass
@@ -137,6 +139,7 @@ class CellRun:
         id: empty until the store has made or found it.
         start: milliseconds since 1970 at which it was made; rows are stamped from there.
         logged: the last round that the store has.
+        unwritten: rows that the store has refused, which are sent again with the next ones.
         began: when the cell was started here, by the monotonic clock in seconds.
         ended: when it ended, by the same clock; None: when the run is closed.
         spent: seconds that earlier calls spent on it.
@@ -151,6 +154,7 @@ class CellRun:
     id: str = ""
     start: int = 0
     logged: int = 0
+    unwritten: Sequence[Mapping[str, float]] = ()
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     spent: float = 0.0

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -25,7 +26,7 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.cells.cell import flatten
-from fedray.cells.looks import Look, choose_looks
+from fedray.cells.looks import Look
 from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import SUPERSEDED, Status
@@ -54,19 +55,19 @@ class Tracker:
     """Writes one sweep, or one run, from the driver.
 
     Every method waits until the store has its writes, and raises UserError if it refuses one, or as `Outbox.deliver`.
-    outbox: the thread that calls the methods; None: the caller's own.
+    outbox: the thread that calls the methods; None: the caller's own. looks: hash -> look of a cell's run, which else
+    has its label alone.
     """
 
-    def __init__(self, outbox: Outbox | None = None) -> None:
-        self._outbox = outbox or Outbox()
+    def __init__(self, outbox: Outbox | None = None, looks: Mapping[str, Look] = MappingProxyType({})) -> None:
+        self.outbox, self._looks = outbox or Outbox(), looks
         self.client, self.experiment = store.open_store(create=True)
         local = find_local_file(store_uri())
         self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
         self._mirrors: dict[str, Mirror] = {}
-        self._looks: dict[str, Look] = {}
 
     def _deliver(self, call: Callable[[], T]) -> T:
-        return self._outbox.deliver(store.translate_refusals()(call), store.is_transient)
+        return self.outbox.deliver(store.translate_refusals()(call), store.is_transient)
 
     def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
         """Return cell hash -> record of the cells that have one."""
@@ -105,7 +106,6 @@ class Tracker:
             MLFLOW_SOURCE_NAME: f"fedray sweep {sheet.name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
         }
-        self._looks |= choose_looks(sheet.cells)
 
         def write() -> str:
             run = store.find_sweeps(self.reader, self.experiment).get(sheet.name)
@@ -274,13 +274,15 @@ class Tracker:
         """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
         for mirror in self._mirrors.values():
             mirror.send(mirror.write, run.cell.hash, rows)
+        run.unwritten = [*run.unwritten, *rows]
 
         def write() -> None:
-            for batch in _batch_rows(_iter_new(run, rows)):
+            for batch in _batch_rows(_iter_new(run, run.unwritten)):
                 self.client.log_batch(run.id, batch)
-            run.logged = max([run.logged, *(int(row["round"]) for row in rows)])
+            run.logged = max([run.logged, *(int(row["round"]) for row in run.unwritten)])
 
         self._deliver(write)
+        run.unwritten = []
 
     def close_cell(self, run: CellRun, record: Record, written: Callable[[], None] = lambda: None) -> None:
         """Log what the store lacks of a cell that has ended: rows, final metrics, tables (`NAME.csv`), `fedray.status`.

@@ -4,7 +4,10 @@ import json
 import os
 import re
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlflow.pytorch
 import pytest
@@ -22,8 +25,10 @@ from fedray.datasets.base import load_data
 from fedray.engine import loop
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.sweep.storage import get_cell_locks_file
 from fedray.tracking.store import find_sweeps, get_label, open_store, search
+from fedray.tracking.tracker import Tracker
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 from tests.sweep.running import SWEEP, runs
@@ -198,6 +203,34 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     (folder / "failing.yaml").write_text(yaml.safe_dump(failing))
     assert call("run", "failing.yaml", "--cell", "1", "--backend", "inline").code != 0
     assert find_sweeps(*open_store())["z"].data.tags["fedray.cells"] == "1 failed"
+
+
+def test_a_store_that_stays_away_is_waited_for_once(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not again by what would close the sweep: a batch job near its limit is killed meanwhile."""
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
+    monkeypatch.setenv("FEDRAY_STORE_PATIENCE", "0.5")
+    deliver, gone = Tracker._deliver, threading.Event()
+
+    def reach(tracker: Tracker, write: Callable[[], Any]) -> Any:
+        def answer() -> Any:
+            if gone.is_set():
+                raise ConnectionError("refused")
+            return write()
+
+        return deliver(tracker, answer)
+
+    monkeypatch.setattr(Tracker, "_deliver", reach)
+    step = Simulation.step
+    monkeypatch.setattr(Simulation, "step", lambda simulation: [gone.set(), step(simulation)])
+    said = call("run", "sweep.yaml", "--backend", "inline", "--cell", "1").refused
+    left = re.search(
+        r"MLflow has been unreachable for 0 s \(refused\); not in it yet: (\d+) writes\. Run the same", said
+    )
+    assert left is not None
+    assert int(left[1]) > 1, "the cell's own writes"
+    assert caplog.text.count("MLflow is unreachable (refused)") == 1
 
 
 def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

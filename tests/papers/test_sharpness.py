@@ -60,7 +60,7 @@ def logged(store: Tracker, resolved: Mapping[str, Any], cell: str = "abc") -> st
 
 
 def trained(config: RunConfig) -> Result:
-    return run_problem(Problem.build(config), "abc", checkpoints=nullcontext(get_storage() / "cells" / "abc"))
+    return run_problem(Problem.build(config), "abc", checkpoints=nullcontext((get_storage() / "cells" / "abc", None)))
 
 
 def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:

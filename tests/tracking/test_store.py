@@ -3,6 +3,7 @@ arrive in order, each once as far as the store can tell. The reader of SQLite fi
 
 import contextlib
 import inspect
+import itertools
 import logging
 import os
 import platform
@@ -206,6 +207,21 @@ def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
+def test_rows_that_the_store_refuses_are_sent_again_with_the_next(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next may be queued already; a resumed call would not write what is older than the store's last row."""
+    tracker, run, rows = Tracker(), CellRun(ONE), history(50, 60, 70)
+    tracker.open_cell(run, known=False)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(tracker.client, "log_batch", unittest.mock.Mock(side_effect=ValueError("no such metric")))
+        with pytest.raises(ValueError, match="no such metric"):
+            tracker.log_rows(run, rows[:1])
+    for new in rows[1:2], rows[2:]:
+        tracker.log_rows(run, new)
+    assert [metric.step for metric in tracker.client.get_metric_history(run.id, "test_accuracy")] == [1, 2, 3]
+
+
 def test_a_cell_closed_while_the_store_is_away_is_written_later(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that waits for its outcome is called once, when the store has it."""
     monkeypatch.setattr(outbox, "FIRST", 0.01)
@@ -407,13 +423,13 @@ def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.Lo
     assert [round(at - 1000) for at in store.attempts] == [0, 1, 3, 7, 15, *range(31, 600, 30), *[601] * 10]
     assert LONGEST == 30
     lost = "MLflow is unreachable (refused); buffering writes and retrying"
-    assert [line.message for line in caplog.records] == [lost, "MLflow is reachable again; 9 writes are waiting"]
+    assert [line.message for line in caplog.records] == [lost, "MLflow is reachable again; 9 writes waiting"]
 
 
 def test_who_waits_for_a_store_waits_five_minutes_and_nothing_is_called_afterwards() -> None:
     store = Store()
     store.up, box = False, store.outbox()
-    said = r"unreachable for 300 s \(refused\); 1 writes have not arrived. Run the same command again"
+    said = r"unreachable for 300 s \(refused\); not in it yet: 1 write. Run the same command again"
     with pytest.raises(UserError, match=said):
         store.deliver(box, 0)
     assert 1300 <= store.now <= 1301
@@ -423,16 +439,23 @@ def test_who_waits_for_a_store_waits_five_minutes_and_nothing_is_called_afterwar
     assert not store.held
 
 
-def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
+@pytest.mark.parametrize(("answers", "reason"), [(True, "refused"), (False, "no answer in 12 s")])
+def test_a_process_that_is_to_end_waits_ten_seconds(
+    answers: bool, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """However long a store may be away otherwise: batch systems give a process 30 seconds after SIGTERM."""
-    store = Store()
-    store.up = False
+    store, answered = Store(), threading.Event()
+    store.up, box = False, store.outbox()
+    if not answers:  # nothing sleeps: the clock moves 4 s at each look
+        store.write, box = lambda value: answered.wait(), Outbox(itertools.count(0, 4).__next__)  # type: ignore[assignment]
     with contextlib.ExitStack() as afterwards:
+        afterwards.callback(answered.set)
         afterwards.callback(ending.clear)
         ending.set()
         with pytest.raises(KeyboardInterrupt):
-            store.deliver(store.outbox(), 0)
-    assert 1010 <= store.now <= 1011
+            store.deliver(box, 0)
+    assert caplog.messages[-1] == f"not in MLflow yet: 1 write ({reason})"
+    assert not answers or 1010 <= store.now <= 1011
 
 
 def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
@@ -466,7 +489,7 @@ def test_a_write_without_an_answer_is_waited_for_and_not_repeated(
             box.finish()
         else:
             with pytest.raises(
-                UserError, match=r"unreachable for 1 s \(no answer in 0.05 s\); 2 writes have not arrived"
+                UserError, match=r"unreachable for 1 s \(no answer in 0.05 s\); not in it yet: 2 writes\. Run"
             ):
                 box.finish()
     box.__exit__()
