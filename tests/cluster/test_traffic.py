@@ -14,6 +14,7 @@ from ray.util.placement_group import placement_group
 
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import ClientActor, RayBackend
+from fedray.components.sources import Sources
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
@@ -35,7 +36,7 @@ class Weighing(RayBackend):
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.train.sizes]
         self._workers = [ClientActor() for _ in range(2)]
         for actor in self._workers:
-            actor.open(problem.config.pack(), problem.data, problem.split, {})
+            actor.open(problem.config.pack(), problem.data, problem.split, Sources())
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 
