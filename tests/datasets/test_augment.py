@@ -17,8 +17,8 @@ BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
 
 
 def images(n: int = 400, size: int = 6) -> torch.Tensor:
-    """Pixels that differ from each other, from black and from the mean colour (0)."""
-    return torch.arange(1, n * 2 * size * size + 1, dtype=torch.float32).view(n, 2, size, size)
+    """Pixels that differ from each other, from black and from the mean colour (0); images are wider than high."""
+    return torch.arange(1, n * 2 * size * (size + 1) + 1, dtype=torch.float32).view(n, 2, size, size + 1)
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -38,7 +38,7 @@ def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
         padded = pad(x - colour, (2, 2, 2, 2)) + colour
     found = augment_batch(x, [Crop(crop=2, fill=fill)], BLACK, rng())
     windows = {
-        (i, j): (found == padded[:, :, i : i + 6, j : j + 6]).flatten(1).all(1)
+        (i, j): (found == padded[:, :, i : i + 6, j : j + 7]).flatten(1).all(1)
         for i, j in itertools.product(range(5), range(5))
     }
     assert torch.stack(list(windows.values())).sum(0).eq(1).all()
@@ -79,17 +79,18 @@ def test_rotate_agrees_with_torchvision() -> None:
 
 
 def test_cutout_covers_one_square_with_the_mean_colour() -> None:
-    """Side 4 in 6x6: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
+    """Side 4 in 6x7: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
 
-    About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5 three."""
+    About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5, the last one, three."""
     x = images(2000)
     covered = augment_batch(x, [Cutout(cutout=4)], BLACK, rng()) == 0
     assert (covered[:, 0] == covered[:, 1]).all()
     rows, columns = covered[:, 0].any(2).sum(1), covered[:, 0].any(1).sum(1)
     assert (covered[:, 0].sum((1, 2)) == rows * columns).all()
-    for counts in (rows, columns):
+    assert not covered[rows == 2, 0, 2:].any(), "the first two, never the last two"
+    for counts, n in ((rows, 6), (columns, 7)):
         shares = torch.bincount(counts, minlength=7) / 2000
-        torch.testing.assert_close(shares, torch.tensor([0, 0, 1, 2, 3, 0, 0]) / 6, rtol=0, atol=0.05)
+        torch.testing.assert_close(shares, torch.tensor([0, 0, 1, 2, n - 3, 0, 0]) / n, rtol=0, atol=0.05)
     assert (augment_batch(x, [Cutout(cutout=4)], BLACK, rng())[~covered] == x[~covered]).all()
 
 
@@ -139,8 +140,8 @@ def test_augmentation_needs_images_and_a_mirror_is_no_wider() -> None:
 def test_transforms_are_applied_in_order_with_keyed_draws() -> None:
     """A cutout made first can be moved out of the image by the crop; made last, it never shows padding."""
     x = images(300)
-    last = augment_batch(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
-    first = augment_batch(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())
+    last = augment_batch(x, [Crop(crop=2), Cutout(cutout=14)], BLACK, rng())
+    first = augment_batch(x, [Cutout(cutout=14), Crop(crop=2)], BLACK, rng())
     assert (last == 0).flatten(1).all(1).any()
     assert (first == BLACK).any()
     assert (first == 0).all(1).flatten(1).all(1).sum() < (last == 0).all(1).flatten(1).all(1).sum()

@@ -20,7 +20,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets import make_data_source
 from fedray.datasets.arrays import Digits
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import Dataset, take_train
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -359,6 +359,7 @@ def test_how_many_samples_of_which_class_are_held_out() -> None:
     for n in (8, 9, 10, 11, 40):
         assert n - _count(0.25, n, up=True) == len(train_test_split(range(n), train_size=0.75)[0])
     assert [_count(0.25, n, up=True) for n in (0, 1, 2)] == [0, 0, 1]
+    assert [_count(0.25, n) for n in (2, 5, 6, 10)] == [1, 1, 2, 3], "0.5, 1.25, 1.5 and 2.5: a half is rounded up"
     assert [_count(0.9, n, up=True) for n in (2, 10, 1000)] == [1, 9, 900]
 
 
@@ -448,6 +449,10 @@ def test_a_natural_client_keeps_its_number_where_the_pool_takes_all_its_samples(
         assert all({*ids[every[i]]} <= {number} for i, number in enumerate((3, 7, 9)))
         assert first.digest == every.take(0, 2).digest
     assert lost == {False, True}
+    part = take_train(own, np.arange(1, 10))  # as `data.train_samples` may leave out id 3
+    assert part.digest != replace(part, natural_ids=None).digest, "whose splits are others"
+    left = split_samples(source, whole, part, 3, 0).train
+    assert [{*ids[1:][left[i]]} for i in range(3)] == [set(), {7}, {9}]
 
 
 SPLIT = {"train": [[0, 3], [5], [1, 2, 4]], "test": [[0], [1], [2, 3]]}

@@ -81,9 +81,10 @@ def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Ten
     ],
 )
 def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs: int) -> None:
-    """e epochs on top of a method are a round of plain FedAvg by the client alone, of e epochs; a model that counts as
-    trained is a round of the method itself."""
-    built = problem(algorithm, {"epochs": epochs}, shuffle=False)
+    """e epochs on top of a method, here of one step a round for e = 2, are a round of plain FedAvg by the client alone,
+    of e epochs; a model that counts as trained is a round of the method itself."""
+    steps = {"local_epochs": None, "local_steps": 1} if epochs == 2 else {}
+    built = problem(algorithm, {"epochs": epochs}, shuffle=False, **steps)
     running = Simulation(built, InlineBackend())
     running.step()
     running.step()

@@ -1,9 +1,11 @@
 """The models are those of the papers: sizes, heads, features, starting weights; and those of timm."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -176,12 +178,15 @@ def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
 
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
-    """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
+    """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes. Of 0, 255
+    the four pixels at -1/4, 1/4, 3/4, 5/4 are 0, 63.75, 191.25, 255, rounded."""
     images = {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10}
     resized = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit", "resize": 32})
     as_it_is = small.problem(clients=(2, 1), data=images, model={"name": "sl_vit"})
     assert (resized.data.input_shape, resized.build_network("cpu").theta.numel()) == ((3, 32, 32), 6_176_275)
     assert as_it_is.data.input_shape == (3, 28, 28)
+    two = np.tile(np.array([0, 255], np.uint8), (40, 3, 2, 1))
+    assert replace(as_it_is.data, x_train=two, x_test=two[:10]).resize(4).x_test[0, 0, 0].tolist() == [0, 64, 191, 255]
     assert "resize" not in as_it_is.config.make_identity("")["model"]
 
 
