@@ -68,6 +68,7 @@ def test_bernoulli_cohorts() -> None:
     few = simulation((1,) * 5, 0.05, sampling="bernoulli")
     rare = [few.draw_cohort(t) for t in range(200)]
     assert min(len(c) for c in rare) == 1  # (0.95)^5 = 77 % of the draws are empty and repeated
+    assert np.mean([len(c) for c in rare]) == pytest.approx(0.25 / (1 - 0.95**5), abs=0.12)  # five deviations of 0.33
     assert set(np.concatenate(rare)) == set(range(5))
     tenth = simulation(per_round=4, sampling="bernoulli")  # a number of clients: probability 4/40
     assert abs(np.mean([len(tenth.draw_cohort(t)) for t in range(600)]) - 4) < 5 * np.sqrt(3.6 / 600)
@@ -140,6 +141,8 @@ def test_a_model_that_overflows_on_the_server_has_diverged() -> None:
     """One clipped step at η = 1000 moves entries by tens, which is summable; times η_g = 3e38 it is not finite."""
     with pytest.raises(Diverged, match="diverged in round 1, the server: theta"):
         final("fedavg", server_lr=3e38, lr=1000.0, batch_size="full", local_epochs=1, rounds=1)
+    with pytest.raises(Diverged, match="diverged in round 1, the server: v is"):  # squares of 10^21; theta stays
+        final("fedadam", server_lr=1e20, lr=1000.0, batch_size="full", local_epochs=1, rounds=1)
 
 
 def diverging(algorithm: Any, cohorts: Sequence[ndarray] | None = None, **training: object) -> Problem:

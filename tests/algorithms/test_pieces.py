@@ -138,6 +138,8 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     result = run(built, InlineBackend())
     assert torch.equal(result.theta, (last.theta + last.server["previous_theta"]) / 2)
     assert result.summary()["theta_sha256"] == digest_theta(last.theta) != digest_theta(result.theta)
+    first = run(problem({"name": "fedexp", "epsilon": 1e-4}, rounds=1), InlineBackend())
+    assert torch.equal(first.theta, first.state.theta), "x⁰ is in no mean"
     saved = load_file(result.save(tmp_path / "model.safetensors"))
     assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
     loss = cross_entropy(result.model()(torch.from_numpy(built.data.x_test)), torch.from_numpy(built.data.y_test))

@@ -283,6 +283,7 @@ def test_a_full_disk(file: str, simulation: Simulation, tmp_path: Path, monkeypa
     state, fsync = advance(simulation, 1), os.fsync
 
     def full(descriptor: int) -> None:
+        assert os.fstat(descriptor).st_size, "what is still buffered is not on the disk"
         if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(file):
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(descriptor)
