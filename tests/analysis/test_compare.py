@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from fedray.analysis.comparison import Comparison, Difference, _describe_wins, compare, format_report
+from fedray.analysis.comparison import _describe_wins, compare, format_report
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_methods
-from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
+from fedray.analysis.statistics import count_seeds, find_effect
 from fedray.analysis.tables.build import build
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -84,17 +83,6 @@ def test_a_tie_is_one_whatever_the_last_bit(store: Tracker) -> None:
     write(store, cells, [*same, *(math.nextafter(value, 100) for value in same)])
     (one,) = compare(collect("sweep")).differences
     assert (one.gaps, one.adjusted, one.judge(lower=False)) == ((0.0,) * 5, 1.0, "not told apart")
-
-
-@pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])
-def test_wins_by_hand(lower: bool, wins: float) -> None:
-    """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""
-    gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
-    differences = [Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps]
-    (note,) = _describe_wins(Comparison("sweep", "fedavg", "m", "m", lower, [], 0.5, differences, pd.DataFrame()))
-    bound = bound_proportion(wins, 6, 0.5)
-    assert note.endswith(f": {wins} of 6: {wins / 6:.2f} ({bound.low:.2f} .. {bound.high:.2f}) by fedsam")
-    assert "; a tie counts half)" in note
 
 
 def test_refusals(store: Tracker) -> None:

@@ -92,11 +92,16 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
 
 
 def test_means_with_equal_digits_share_a_rank(store: Tracker) -> None:
-    """90.001 and 90.004 are both printed as 90.00, and the second best is the next one."""
+    """90.001 and 90.004 are both printed as 90.00, and the second best is the next one. Losses have three figures of
+    their median, 0.0314, although one is 5: 0.0312 and 0.0314 are no longer alike."""
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [90.001, 90.004, 80])
     text = to_markdown(build(collect("sweep")))
     assert text.count("**90.00**") == 2
     assert "<u>80.00</u>" in text
+    losses = [[row | {"test_loss": loss} for row in history(80)] for loss in (0.0312, 0.0314, 5)]
+    write(store, [cell(a, 0.1, 0) for a in (FEDAVG, SMALL, LARGE)], losses, name="losses")
+    text = to_markdown(build(collect("losses"), "test_loss"))
+    assert [part in text for part in ("**0.0312**", "<u>0.0314</u>", " 5.0000 ")] == [True] * 3
 
 
 def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Tracker) -> None:

@@ -46,6 +46,7 @@ def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     assert room.count_actors(Runtime(), [{"CPU": 1.0}] * 9) == 0
     assert room.count_actors(Runtime(gpus_per_actor=0.5)) == 2
     assert room.count_actors(Runtime(gpus_per_actor=2)) == 0
+    assert room.count_actors(Runtime(gpus_per_actor=0.25), [{"CPU": 1.0, "GPU": 0.5}]) == 2, "half of the GPU is held"
 
 
 def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:

@@ -35,6 +35,7 @@ DIFFERENT: list[dict[str, Any]] = [
     *({"seed": 0}, {"seed": 1}, {"partition": "iid"}, {"clients.total": 12}),
     *({"data.validation": {"fraction": 0.3}}, {"evaluation.personal.split": "share"}),
     {"model": {"name": "sl_vit", "dim": 8, "depth": 1, "heads": 1, "resize": 16}},
+    {"clients.unseen": 3},
     {"training.lr": 0.5},
 ]
 
@@ -110,14 +111,14 @@ TRAINING = 6 * 4 * 2 * 8
 """Rounds x cohort x epochs x batches."""
 TUNING = 2 * 6 + 2 * 10 * 5 * 8
 """Twice: an evaluation, and clients x epochs x batches."""
-MLP = {"name": "mlp", "hidden": [16]}
+MLP, UNSEEN = {"name": "mlp", "hidden": [16]}, {"personal": {"epochs": [1, 5]}}
 
 
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
         ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
-        ({"clients": {"total": 10, "cohorts": [[0], [1, 2], [3], [4], [5], [6]]}}, 7 / 24 * TRAINING + 6),
+        ({"clients": {"total": 10, "cohorts": [[0], [1, 2], [3], [4], [5], [6], [7, 8]]}}, 7 / 24 * TRAINING + 6),
         ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
         ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
         ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
@@ -130,6 +131,10 @@ MLP = {"name": "mlp", "hidden": [16]}
         # All clients make one round of local training.
         ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
         ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
+        (  # also all eight that train here; each of two newcomers has one and then five epochs
+            {"algorithm": "fedper", "clients": {"total": 8, "per_round": 4, "unseen": 2}, "evaluation": LATE | UNSEEN},
+            TRAINING + 8 * 6 + 2 * (1 + 5) * 8,
+        ),
         ({"data": {"name": "digits", "test": {"fraction": 0.5}}}, 6 * 4 * 2 * 5 + 1797 / 2 / 20 / 3),  # 90 of 1797 each
         ({"data": "femnist"}, None),
     ],
