@@ -116,7 +116,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     total += testing * sum(evaluation.is_due(t, training.rounds) for t in rounds)
     if evaluation.personal is not None:
         times = sum(evaluation.is_personal_due(t, training.rounds) for t in rounds)
-        tuning = {"tuned": evaluation.personal.tuned[-1] * epoch, "trained": client, "kept": 0}[method.personal]
+        tuning = {"tuned": sum(evaluation.personal.tuned) * epoch, "trained": client, "kept": 0}[method.personal]
         total += times * run.clients.total * tuning
         total += times * run.clients.unseen * sum(evaluation.personal.tuned) * epoch
     return total

@@ -124,9 +124,12 @@ MLP, UNSEEN = {"name": "mlp", "hidden": [16]}, {"personal": {"epochs": [1, 5]}}
         ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
         ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
         ({"evaluation": LATE | {"train": True}}, TRAINING + 6 + 1437 / 20 / 3),
-        # Twice all clients tune for 5 epochs: in rounds 3 and 6; and in rounds 4 and 6, as a round whose personal
-        # models are tested is evaluated, for any `every`.
-        ({"evaluation": LATE | {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}}, TRAINING + TUNING),
+        # Twice all clients tune for one and then five epochs in rounds 3 and 6; and for five in rounds 4 and 6, as a
+        # round whose personal models are tested is evaluated, for any `every`.
+        (
+            {"evaluation": LATE | {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}},
+            TRAINING + TUNING + 2 * 10 * 8,
+        ),
         ({"evaluation": LATE | {"personal": {"epochs": 5, "every": 4}}}, TRAINING + TUNING),
         # All clients make one round of local training.
         ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
