@@ -54,6 +54,7 @@ from fedray.analysis.statistics import (
     flip_signs,
 )
 from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
+from fedray.cells.status import Status
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count
 from fedray.common.output import escape_markdown, format_grid, write_or_print
@@ -234,7 +235,7 @@ class Comparison:
     title: the metric in words. lower: True if its smallest value is the best. notes: on the metric and the cells.
     means: a line per method and setting with the mean over its finished runs of the metric (`_value`), the batch
     gradients and the megabytes to and from the clients (NaN if they are not known); `never`: how many of them have no
-    value because they never arrive.
+    value because they never arrive; `diverged`: how many others diverged.
     """
 
     sweep: str
@@ -283,7 +284,9 @@ def compare(
     notes = [*describe_target(sweep, metric, cells, never=False), *list_unlike(cells, rows, columns)]
     notes += describe_doubts(sweep, metric)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
+    diverged = (cells["status"] == Status.DIVERGED) & cells["_value"].isna()
     cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan), never=cells["_value"] == NEVER)
+    cells = cells.assign(diverged=diverged)
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 
@@ -294,7 +297,7 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
     cells = cells.assign(gradients=count_gradients(sweep), megabytes=megabytes)
     of_entry = cells.groupby(["_row", "_column"], sort=False)
     means: pd.DataFrame = of_entry[["_value", *COSTS]].agg(find_mean)
-    return means.assign(never=of_entry["never"].sum())
+    return means.assign(never=of_entry["never"].sum(), diverged=of_entry["diverged"].sum())
 
 
 def tabulate(found: Comparison) -> list[list[str]]:
@@ -353,7 +356,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
-    value, *costs, never = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
+    value, *costs, never, _ = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
     texts = [f"{value:.{found.digits}f}", *(f"{cost:,.0f}" if cost > 99 else f"{cost:.3g}" for cost in costs)]
     mean, *told = ("-" if text == "nan" else text for text in texts)
     return [f"{mean} ({never:g} never)" if never else mean, *told]
@@ -389,6 +392,7 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
     flips = FLIPS + ("" if FLIPS in shown else ", each the least possible")
     flips += ": exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more"
     unpaired = any(one.unpaired or one.never for one in found.differences)
+    known = [*describe_diverged(found), *known]
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
     return [
@@ -405,6 +409,14 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
         *known,
         *found.notes,
     ]
+
+
+def describe_diverged(found: Comparison) -> list[str]:
+    """Return a note with the rows and settings that had runs that diverged."""
+    lost = found.means[found.means["diverged"] > 0].reset_index()
+    told = zip(lost["_row"], lost["_column"], lost["diverged"], strict=True)
+    said = [f"{row} ({column}) ({count} diverged)" for row, column, count in told]
+    return [f"runs that diverged are in no mean and no pair: {', '.join(said)}"] if said else []
 
 
 def _describe_wins(found: Comparison) -> list[str]:
@@ -505,9 +517,8 @@ def main(
     sweep = collect(*name)
     found = compare(sweep, reference, metric, confidence, rows, cols)
     if found.differences and not any(one.pairs for one in found.differences):
-        raise UserError(
-            f"compare: no finished run has the setting and seed of one of {found.to}; --cols can name the settings"
-        )
+        (more,) = describe_diverged(found) or ["--cols can name the settings"]
+        raise UserError(f"compare: no finished run has the setting and seed of one of {found.to}; {more}")
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
         lines = [

@@ -109,6 +109,22 @@ def test_a_seed_that_both_lack_is_no_seed_without_a_partner(store: Tracker, call
     assert call("compare", "lone") == (0, said, "")
 
 
+def test_runs_that_diverged_are_told(store: Tracker, call: Call) -> None:
+    """At α=0.5 one of three runs of fedsam; at α=0.1 all of the reference; α=0.9 has the reference alone."""
+    bad = ("diverged", [])
+    cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in range(3)]
+    outcomes = [60, 61, 62, 70, bad, 72, bad, bad, bad, 50, 51, 52]
+    write(store, [*cells, *(cell(FEDAVG, 0.9, seed) for seed in range(2))], [*outcomes, bad, 40])
+    each = "fedsam (dirichlet α=0.5) (1 diverged)", "fedavg (dirichlet α=0.1) (3 diverged)"
+    last = "fedavg (dirichlet α=0.9) (1 diverged)"
+    note = f"runs that diverged are in no mean and no pair: {each[0]}, {each[1]}, {last}"
+    assert f"- {note}\n" in call("compare", "sweep").out
+    means = json.loads(call("compare", "sweep", "--json").out)["means"]
+    assert [one["diverged"] for one in means] == [0, 1, 3, 0, 1]
+    write(store, cells[6:], outcomes[6:], name="none")
+    assert call("compare", "none").err == f"fedray: {NO_PAIR} of fedavg; {note.partition(':')[0]}: {each[1]}\n"
+
+
 def test_a_sweep_without_a_finished_run_is_one_line(store: Tracker, call: Call) -> None:
     """Not a table without numbers, under which 0 seeds are too few."""
     write(store, [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)], (None, None))
