@@ -1,7 +1,7 @@
 """Search spaces: the distribution of each key, and the draws of `random` and `sobol`, which ignore results."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -86,11 +86,15 @@ def _takes(kind: str, arguments: list[Any]) -> bool:
         return False
 
 
-def format_range(distribution: Mapping[str, list[Any]]) -> str:
-    """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`."""
+def format_range(distribution: Mapping[str, list[Any]], tried: Collection[Any]) -> str:
+    """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`; of a choice of which not all
+    values were tried, `{all, head}, drawn from {all, body, head}`.
+    """
     ((kind, arguments),) = distribution.items()
     if kind == "choice":
-        return "{" + ", ".join(format_value(value) for value in arguments) + "}"
+        met = [value for value in arguments if value in tried]
+        sets = (f"{{{', '.join(map(format_value, values))}}}" for values in (met, arguments))
+        return ", drawn from ".join(dict.fromkeys(sets))
     close = ")" if kind == "randint" else "]"
     log = ", log" if kind == "loguniform" else ""
     return f"[{format_value(arguments[0])}, {format_value(arguments[1])}{close}{log}"
@@ -100,16 +104,16 @@ NEAR_END = 0.05
 """Part of a continuous range (logarithmic if drawn so) that counts as its end."""
 
 
-def is_at_edge(best: Any, distribution: Mapping[str, list[Any]]) -> bool:
+def is_at_edge(best: Any, distribution: Mapping[str, list[Any]], tried: Collection[Any]) -> bool:
     """Return True if the best value is at an end of its range, so that a better one may exist outside.
 
-    The smallest and the largest of several numbers, and the outer 5 % of a continuous range, are at an end; of a choice
-    without an order none is.
+    The smallest and the largest of a choice's numbers that were tried, and the outer 5 % of a continuous range, are at
+    an end; of a choice without an order none is.
     """
     ((kind, arguments),) = distribution.items()
     if kind == "choice":
         is_ordered = all(isinstance(one, int | float) and not isinstance(one, bool) for one in arguments)
-        return is_ordered and len(set(arguments)) > 1 and best in (min(arguments), max(arguments))
+        return is_ordered and len(set(arguments)) > 1 and best in (min(tried), max(tried))
     low, high = arguments
     if kind == "randint":
         return high - low > 1 and best in (low, high - 1)

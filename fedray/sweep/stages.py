@@ -169,6 +169,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         drawn = dict(zip(map(tuple, study.cells), study.draws, strict=True))  # equal ones once
         runs = [RunConfig.parse(apply_draw(study.config, held | values)) for values in drawn.values()]
         gradients = [count_training_gradients(run) for run in runs]
+        tried = {key: [values[key] for values in study.draws] for key in study.space}
         chosen = common | {
             "values": choice.values,
             "score": choice.score,
@@ -176,8 +177,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
             "finished": choice.finished,
             "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
             "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
-            "ranges": {key: format_range(distribution) for key, distribution in study.space.items()},
-            "edges": [key for key in choice.values if is_at_edge(choice.values[key], study.space[key])],
+            "ranges": {key: format_range(space, tried[key]) for key, space in study.space.items()},
+            "edges": [key for key in choice.values if is_at_edge(choice.values[key], study.space[key], tried[key])],
         }
         tuned |= dict.fromkeys(cells[repr(choice.config)], chosen)
     return tuned

@@ -518,6 +518,22 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
     assert "selected on the test set" not in found.title
 
 
+def test_blocks_that_tried_other_values_of_a_choice_say_which() -> None:
+    """Of two blocks one drew all of three values, the other 0.1 and 0.5; the third as the first."""
+    tried = ("{0.1, 0.5, 1}", "{0.1, 0.5}, drawn from {0.1, 0.5, 1}", "{0.1, 0.5, 1}")
+    blocks = [CHOSEN | {"stage": f"s/{k}/tune", "ranges": {"training.lr": one}} for k, one in enumerate(tried)]
+    blocks = [one | {"edges": ["training.lr"] * (k == 1)} for k, one in enumerate(blocks)]
+    whole = table()
+    cells = pd.concat([whole.cells.iloc[:1].assign(cell=str(k), seed=str(k)) for k in range(3)], ignore_index=True)
+    found = build(
+        SweepTable(Sheet("s", {str(k): Cell(str(k), "", {}, tuned=one) for k, one in enumerate(blocks)}), cells)
+    )
+    (chosen,) = [note for note in found.notes if note.startswith("chosen for")]
+    assert f"lr=0.5, 0.5, 0.5 of {tried[0]} or {tried[1]}; 24 draws" in chosen
+    (warned,) = [note for note in found.notes if note.startswith("WARNING")]
+    assert warned.endswith(f" is on the edge of {tried[1]} in 1 of 3 blocks: nothing was tried beyond it")
+
+
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     """Of a small loss three figures; the row of the best repeats no choice."""
     assert any(note.endswith("; scored 0.0432") for note in build(table(score=0.0432)).notes)

@@ -324,8 +324,9 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     for (row, column), of in chosen.items():
         blocks = list(of.values())
         values = ", ".join(
-            f"{names[row, column][key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {searched}"
-            for key, searched in blocks[0]["ranges"].items()
+            f"{names[row, column][key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of "
+            f"{_join_ranges(blocks, key)}"
+            for key in blocks[0]["ranges"]
         )
         said.append(f"chosen for {row} ({column}): {values or 'nothing to draw'}; {_format_budget(blocks)}")
     for (row, column), of in chosen.items():
@@ -335,9 +336,14 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
             where = f" in {len(on_edge)} of {len(of)} blocks" if len(of) > 1 else ""
             said.append(
                 f"WARNING: {names[row, column][key]}={values} of {row} ({column}) is on the edge of "
-                f"{on_edge[0]['ranges'][key]}{where}: nothing was tried beyond it"
+                f"{_join_ranges(on_edge, key)}{where}: nothing was tried beyond it"
             )
     return said
+
+
+def _join_ranges(blocks: Iterable[Mapping[str, Any]], key: str) -> str:
+    """Return the range of a key, or those of blocks that tried other values of it."""
+    return " or ".join(dict.fromkeys(one["ranges"][key] for one in blocks))
 
 
 def _describe_choice(blocks: Sequence[Mapping[str, Any]]) -> str:

@@ -177,6 +177,21 @@ def test_what_the_final_table_is_told() -> None:
     assert first["edges"] == ["training.lr"]
 
 
+def test_a_value_that_was_not_drawn_was_not_tried() -> None:
+    """Two draws of four values: the better one is at the end of what was tried, inside of what was allowed."""
+    allowed = [0.001, 0.01, 0.1, 1.0]
+    asked = file(cases=[{"algorithm": "fedavg"}], search={"training.lr": {"choice": allowed}}, samples=2)
+    first = make_plan(make_tune_stage(asked))
+    drawn = sorted({cell.run.training.lr for cell in first.sheet.cells.values()})
+    assert drawn == [0.01, 0.1]
+    choices = choose(with_outcomes(first, lambda one: {"last10_validation_accuracy": -one.training.lr}))
+    second = make_plan(make_final_stage(asked, [one.config for one in choices]))
+    told = next(iter(describe_choices(asked, choices, second).values()))
+    assert told["values"] == {"training.lr": 0.01}
+    assert told["ranges"] == {"training.lr": "{0.01, 0.1}, drawn from {0.001, 0.01, 0.1, 1}"}
+    assert told["edges"] == ["training.lr"]
+
+
 def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
     """Block k has the k-th seeds and the searcher's seed plus k; methods of a block share its learning rates."""
     blocks = file(grid={"partition": ["iid"]}, tune={"seeds": [10, 11, 12], "blocks": True}).list_blocks()
@@ -349,12 +364,13 @@ def test_a_seed_is_no_setting() -> None:
 )
 def test_the_edge_is_where_the_range_ends(kind: str, bounds: list[Any], at_edge: Any, inside: Any) -> None:
     """log 1.2 / log 100 = 0.04 of the range of two decades, log 2 / log 100 = 0.15."""
-    assert at_edge is None or is_at_edge(at_edge, {kind: bounds})
-    assert not is_at_edge(inside, {kind: bounds})
+    assert at_edge is None or is_at_edge(at_edge, {kind: bounds}, bounds)
+    assert not is_at_edge(inside, {kind: bounds}, bounds)
 
 
 def test_ranges_as_a_reader_wants_them() -> None:
-    assert [format_range(SPACE[key]) for key in SPACE] == ["[0.001, 1], log", "[0, 2]", "[1, 5)", "{all, body}"]
+    found = [format_range(SPACE[key], ["all", "body"]) for key in SPACE]
+    assert found == ["[0.001, 1], log", "[0, 2]", "[1, 5)", "{all, body}"]
 
 
 def quantiles(key: str, count: int, seed: int = 0) -> np.ndarray:
