@@ -117,7 +117,10 @@ def print_status(
         rest += f" ({kept} from a checkpoint)" if kept else ""
         tasks = [rest] if len(left) > unlogged else []
         tasks += [f"{format_count(unlogged, 'cell')} to log"] if unlogged else []
-        print(f"the same `fedray sweep` command runs what is left: {', '.join(tasks)}")
+        said = f"the same `fedray sweep` command runs what is left: {', '.join(tasks)}"
+        if any("sources" in cell.identity for cell, _ in listed):
+            said += "; a class of yours that has changed since makes other cells, which begin at round 1"
+        print(said)
 
 
 def _describe_counts(counts: Mapping[Status, int], running: str, aside: int = 0) -> str:

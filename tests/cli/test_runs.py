@@ -194,6 +194,18 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
     assert line == f"running     {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4"
 
 
+def test_checkpoints_are_promised_to_the_code_that_wrote_them(store: Tracker, call: Call) -> None:
+    """Status imports no class, so it cannot tell whether one has changed; without one of yours nothing can have."""
+    (folder,) = stored(hashed(0)["hash"])
+    (folder / "checkpoint-2.json").touch()
+    for own in ({}, {"sources": {"mine:Mine": "0123"}}):
+        cells = [hashed(0) | {"identity": {"numerics": 1, **own}}]
+        write(store, cells, [("failed", [])], name=f"{len(own)}")
+        what = "the same `fedray sweep` command runs what is left: 1 cell to train (1 from a checkpoint)"
+        more = "; a class of yours that has changed since makes other cells, which begin at round 1" if own else ""
+        assert call("status", f"{len(own)}").done.splitlines()[-1] == what + more
+
+
 def test_rm_leaves_what_another_sweep_shares(store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """Two sweeps share the first cell: deleting one deletes its own run and its second cell's, which was run twice. The
     other one's deletion is killed after its first run."""
