@@ -156,11 +156,15 @@ def locate(key: str, path: str) -> Path:
 
 
 def locate_file(key: str, path: str) -> Path:
-    """Return the path of a file that fits into memory and is regular: reading a pipe or a device may never end."""
+    """Return the path of a file that is here, fits into memory and is regular: reading a pipe or a device may never
+    end. Raises UserError with the key.
+    """
     place = locate(key, path)
-    if _exists(key, place) and not place.is_file():
+    if not _exists(key, place):
+        raise UserError(f"{key}: {place} does not exist{'' if place.is_absolute() else f' in {Path.cwd()}'}")
+    if not place.is_file():
         raise UserError(f"{key}: {place} is not a regular file")
-    if place.exists() and (size := place.stat().st_size) > MEMORY:
+    if (size := place.stat().st_size) > MEMORY:
         raise UserError(f"{key}: {place} has {size} bytes, and this machine {MEMORY} bytes of memory")
     return place
 

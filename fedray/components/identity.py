@@ -102,8 +102,6 @@ def digest_file(key: str, path: Any) -> Any:
     try:
         with locate_file(key, path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise UserError(f"{key}: {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
 

@@ -103,8 +103,6 @@ class Npz(Images):
 
 def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz file that a configuration names at `key`. Raises UserError; runs no pickle."""
-    if not path.exists():
-        raise UserError(f"{key}: {path} does not exist")
     with restate(f"{key}: {path} is not a readable .npz file", Exception):  # zipfile, zlib and NumPy have their own
         if not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
             raise ValueError("it is not an archive of arrays")

@@ -76,7 +76,7 @@ class Pictures(Images):
     def read(self) -> Dataset:
         root = locate("data.path", self.path)
         if not root.is_dir():
-            raise UserError(f"data.path: {root} is not a folder")
+            raise UserError(f"data.path: {root} is not a folder{'' if root.is_absolute() else f' in {Path.cwd()}'}")
         train, test = self.find(root)
         if unread := _find_unread(root, [*train, *test]):
             told = "data.path: %s is not read, as %d in all: pictures lie in their class's folder, and end in %s"

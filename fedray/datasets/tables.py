@@ -80,7 +80,7 @@ class Csv(DataSource):
         count = len(table[self.label_column])
         if self.test_path is not None:
             files = [locate_file(f"data.{key}", getattr(self, key)) for key in ("path", "test_path")]
-            if all(file.exists() for file in files) and files[0].samefile(files[1]):
+            if files[0].samefile(files[1]):
                 raise UserError(f"data.test_path: {files[1]} is the file of data.path; other rows are required")
             second = self._read("test_path", self.test_path)
             if strange := sorted(set(table) ^ set(second)):
@@ -115,8 +115,6 @@ class Csv(DataSource):
     def _read(self, key: str, path: str) -> Table:
         """Read a file; fields lose the blanks around them. Raises UserError."""
         file = locate_file(f"data.{key}", path)
-        if not file.exists():
-            raise UserError(f"data.{key}: {file} does not exist")
         with (
             restate(f"data.{key}: {file} is not a readable table", OSError, ValueError),
             io.TextIOWrapper(open_file(file), newline="", encoding="utf-8-sig") as opened,

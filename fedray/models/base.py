@@ -108,8 +108,6 @@ class ModelSpec(Component):
             if self.lora is not None and not adapters.keys() & state.keys():
                 state |= adapters
             module.load_state_dict(self._exchange_head(state, fresh))
-        except FileNotFoundError:
-            raise UserError(f"model.init: {path} does not exist") from None
         except pickle.UnpicklingError:  # torch's message explains how to run the code that a file names
             raise UserError(
                 f"model.init: {path} does not fit {self.name}: it is not a file of tensors that torch.save wrote; "

@@ -118,8 +118,6 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, np.ndarray]:
     """Return the lists of a JSON as the arrays of a `partition.npz`. Raises UserError."""
-    if not path.exists():
-        raise UserError(f"partition.path: {path} does not exist")
     with restate(f"partition.path: {path} is not a readable JSON", OSError, ValueError, RecursionError):
         content: Any = json.loads(read_file(path), object_pairs_hook=_refuse_twice)
     content = {"train": content} if isinstance(content, list) else content

@@ -53,10 +53,13 @@ ARRAYS: dict[str, dict[str, Any]] = {
 """What is said of data.npz -> its arrays that are wrong."""
 
 CHANGES: dict[str, str] = {
-    "data={name: npz, path: data.npz}": "data.path: data.npz does not exist",
+    "data={name: npz, path: data.npz}": "data.path: data.npz does not exist in {here}",
+    "data={name: npz, path: /none/data.npz}": "data.path: /none/data.npz does not exist",
+    "data={name: folder, path: none, size: 8}": "data.path: none is not a folder in {here}",
+    "partition={name: file, path: none.json}": "partition.path: none.json does not exist in {here}",
     "data={name: npz, path: x.npz, preset: fedsol}": "run.yaml with --set: data.preset of npz: unknown name 'fedsol'; "
     "valid: plain; 'fedsol' belongs to mnist, cifar10, …",
-    "model.init=none.pt": "model.init: none.pt does not exist",
+    "model.init=none.pt": "model.init: none.pt does not exist in {here}",
     "data.augment=[flip, crop]": "run.yaml with --set: data.augment: found crop; it needs a number: {crop: 4}",
     "data.mean=[0.1, 0.2]": "data.mean: found 2 means and 1 stds; the images have 1 channels",
 }
