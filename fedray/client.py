@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
 from fedray.algorithms.descent import Descent, Optimiser
-from fedray.common.errors import UserError
+from fedray.common.errors import Slip, UserError
 from fedray.common.rng import generator, key_draws
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import ClientSamples, Samples
-from fedray.models.network import Network, Output
+from fedray.models.network import Network, Output, refuse_no_scalar
 
 T = TypeVar("T")
 CHUNK = 500
@@ -32,10 +32,6 @@ EXPLAINED = (
     "c.grad(c.theta) + mu * (c.theta - c.theta_0)"
 )
 """Why a term in theta itself has no gradient, and what to write instead."""
-
-
-class Slip(UserError):
-    """A slip of a method's code, as a clause without its subject: `engine.guard` names the class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +201,7 @@ class LocalClient(Client):
             with self._watch(theta) as watched:
                 value = loss(self.network)
                 self._in_loss = False
+                refuse_no_scalar(value)
                 found = torch.autograd.grad(value, [*wanted, *watched], allow_unused=True)
             if any(gradient is not None for gradient in found[len(wanted) :]):
                 read = "theta" if self._in_second else "c.theta"

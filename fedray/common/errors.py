@@ -45,6 +45,10 @@ class PluginError(UserError):
         return str(self.args[0])
 
 
+class Slip(UserError):
+    """A slip of a method's code, as a clause without its subject: `engine.guard` names the class."""
+
+
 class DataMissing(UserError):
     """The files of a data set are not here."""
 

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from pydantic import ValidationError
+
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import (
     FORMS,
@@ -301,6 +303,18 @@ def refuse_unreachable(component: Component) -> None:
         )
 
 
+def _describe_error(component: Component, error: BaseException) -> str:
+    """Say what an exception of a user's own class is; that it sets an attribute of itself, in our words."""
+    first = (
+        error.errors()[0] if isinstance(error, ValidationError) and error.title == type(component).__name__ else None
+    )
+    if first is None or first["type"] != "frozen_instance":
+        return f"raises {join_lines(error)}"
+    name = first["loc"][0]
+    kept = f"; what stays is c.state.{name}, if client_state begins it, or server.state.{name}, if server_state does"
+    return f"sets self.{name}, and its attributes stay as they are{kept * (component.section == 'algorithm')}"
+
+
 @contextlib.contextmanager
 def blame(*components: Component) -> Iterator[None]:
     """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
@@ -322,6 +336,6 @@ def blame(*components: Component) -> Iterator[None]:
                 owner = code.co_qualname.partition(".")[0]
                 component = next((one for one in of_file if one.name.endswith(f":{owner}")), of_file[-1])
                 place = f"{Path(code.co_filename).name}:{line} in {code.co_name}"
-                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
+                said = f"{component.section}: {component.name} {_describe_error(component, error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise

@@ -17,8 +17,7 @@ import torch
 from torch import Size, Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Rule, Server
-from fedray.client import Slip
-from fedray.common.errors import UserError, find_nearest
+from fedray.common.errors import Slip, UserError, find_nearest
 from fedray.common.rng import read_generator
 from fedray.common.vectors import Vectors
 from fedray.components.attributes import find_changed, list_attributes, list_generators

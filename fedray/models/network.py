@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import Slip, UserError, warn_once
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import (
@@ -34,6 +34,13 @@ BESIDE = PAIRS | {other: part for part, other in PAIRS.items()}
 """Part of the model -> the complementary part."""
 VIEWED = 1 << 16
 """Models with more parameters than this are views of the loaded theta; smaller ones hold a copy of it."""
+
+
+def refuse_no_scalar(loss: object) -> None:
+    """Raise Slip for a loss that is no tensor of one number."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        raise Slip(f"gives a loss of {found}; a scalar tensor is required, such as the mean over the samples")
 
 
 @dataclass(frozen=True)
@@ -402,6 +409,7 @@ class Network:
         def compute(theta: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
             self.load(theta)
             value = cross_entropy(self(x).logits, y) if loss is None else loss(self, x, y, *tensors)
+            refuse_no_scalar(value)
             gradients = torch.autograd.grad(value, self.parts[part], materialize_grads=True)
             return value.detach(), self.flatten(gradients, part)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
 from fedray.cells.metric import PREFIXES, PROFILE, RATIOS, ROUNDS_TO
-from fedray.client import LocalClient, Slip
-from fedray.common.errors import UserError, find_nearest, truncate_repr
+from fedray.client import LocalClient
+from fedray.common.errors import Slip, UserError, find_nearest, truncate_repr
 from fedray.components.attributes import find_changed, list_attributes
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output

@@ -222,6 +222,37 @@ def test_of_two_classes_in_one_file_the_one_that_raises_is_blamed() -> None:
         fedray.simulate(config(partition=Torn, algorithm=Scaled))
 
 
+class Buffered(Scaled):
+    def direction(self, c: Client) -> Tensor:
+        self.buf = c.theta
+        return self.buf
+
+
+class Kept(Striped):
+    def draw(self, *arguments: Any) -> Shards:
+        self.buf = 1  # type: ignore[attr-defined]
+        return super().draw(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "line"),
+    [
+        (
+            "algorithm",
+            "Buffered",
+            "; what stays is c.state.buf, if client_state begins it, or server.state.buf, if server_state does",
+        ),
+        ("partition", "Kept", ""),
+    ],
+)
+def test_a_class_that_sets_its_attribute_is_told_what_stays(section: str, name: str, line: str) -> None:
+    """Pydantic's words speak of an instance that is frozen, and name a page of theirs."""
+    with pytest.raises(UserError) as caught:
+        fedray.simulate(config(**{section: f"{__name__}:{name}"}))
+    said = f"{section}: {__name__}:{name} sets self.buf, and its attributes stay as they are{line} (test_plugins.py:"
+    assert str(caught.value).startswith(said)
+
+
 class Absent(ModelSpec):
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         return None  # type: ignore[return-value]

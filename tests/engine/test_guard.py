@@ -183,6 +183,18 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "SetsPrevious": (PREVIOUS, {"aggregate": lambda _, s, got: setattr(s.state, "previous_theta", s.theta)}),
     "NamesOwn": (OWN, HEAD | {"client_state": lambda _, theta: Vectors(own=theta)}),
     "SetsOwn": (OWN, HEAD | {"upload": lambda _, c: discard(setattr(c.state, "own", c.update)) or {}}),
+    "NumberLoss": (
+        "gives a loss of type float; a scalar tensor is required, such as the mean over the samples",
+        {"direction": lambda _, c: c.grad(c.theta, lambda forward: forward(c.x).logits.sum().item())},
+    ),
+    "LossPerSample": (
+        "gives a loss of shape (",
+        {"direction": lambda _, c: c.second.grad(c.theta, lambda forward: forward(c.x).logits.sum(1))},
+    ),
+    "OwnLossPerSample": (
+        "gives a loss of shape (",
+        {"loss": lambda _, forward, x, y: forward(x).logits.sum(1), "direction": lambda s, c: c.grad(c.theta, s.loss)},
+    ),
     "OneTerm": (
         "gives proximal of shape (); the gradient of the term, of shape ({size},), is required",
         {"proximal": lambda _, c, theta: (theta - c.theta_0).square().sum()},
