@@ -92,6 +92,9 @@ def list_doubts(source: "DataSource", data: "Dataset") -> Iterator[str]:
     if isinstance(source, Npz) and (unread := source.list_unread()):
         yield f"nothing reads the arrays {', '.join(map(truncate_repr, unread))} of {source.path}"
 
+    sizes = [float(np.abs(x).mean()) for x in (data.x_train, data.x_test) if len(x)]
+    if data.x_train.dtype != np.int64 and max(sizes) > 10 * min(sizes):
+        yield f"mean absolute values are {sizes[0]:.3g} in x_train and {sizes[1]:.3g} in x_test: one scale is required"
     *others, last = data.input_shape
     if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
         yield f"samples have shape {data.input_shape}: channels come last; float32 images are (n, channels, h, w)"

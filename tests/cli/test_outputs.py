@@ -279,6 +279,10 @@ DOUBTS: dict[str, tuple[np.ndarray, list[str]]] = {
     "images of floats to 255": (IMAGES + 254, [f"{PIXELS}254: float32 is used as it is; save uint8, or divide by 255"]),
     "rows of pixels": (np.eye(12, 4) * 255, [f"{PIXELS}255: float32 is used as it is;"]),
     "rows of other numbers": (np.eye(12, 4) * 254.5, []),
+    "test inputs 11 times as large": (
+        np.full((12, 4), 0.5),
+        ["mean absolute values are 0.5 in x_train and 5.5 in x_t"],
+    ),
 }
 
 
@@ -286,7 +290,7 @@ DOUBTS: dict[str, tuple[np.ndarray, list[str]]] = {
 def test_check_doubts_arrays_of_ones_own(root: Path, case: str) -> None:
     (x, expected), y = DOUBTS[case], np.arange(12) % 3
     x = x.astype(np.float32)
-    np.savez(root / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(root / "own.npz", x_train=x, y_train=y, x_test=11 * x if "11" in case else x, y_test=y)
     out = call("check", "npz", "--set", "data.path=own.npz").splitlines()
     found = [line for line in out if line.startswith("warning: ")]
     assert len(found) == len(expected)
