@@ -244,7 +244,8 @@ class Sweep(Checked):
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
             if key := "searcher" if self.searcher != Searcher() else "tune" if self.tune is not None else "":
-                raise UserError(f"{key}: without `search` there is nothing to draw")
+                among = "; `search: {KEY: {choice: [...]}}` draws among values" * (key == "tune")
+                raise UserError(f"{key}: without `search` there is nothing to draw{among}")
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")

@@ -60,6 +60,8 @@ WORDS: dict[str, str] = {
     "scheduler: {name: median, metric: test_accuracy, factor: 2}": "scheduler.factor: belongs to asha; median has none",
     "stop: {validation_accuracy: 90}": "stop.validation_accuracy: the cells have no `data.validation`",
     "searcher: sobol": "searcher: without `search` there is nothing to draw",
+    "tune: {seeds: [1]}, final: {seeds: [0]}": "tune: without `search` there is nothing to draw; `search: {KEY: "
+    "{choice: [...]}}` draws among values",
     "search: {training.lr: {loguniform: [0.01, 1]}}, select: validation_acuracy": "select: unknown name "
     "'validation_acuracy'; did you mean…",
     "search: {training.lr: {loguniform: [0.01, 1]}}, tune: {seeds: [1]}": "final: is required with `tune`",
