@@ -87,8 +87,8 @@ def _takes(kind: str, arguments: list[Any]) -> bool:
 
 
 def format_range(distribution: Mapping[str, list[Any]], tried: Collection[Any]) -> str:
-    """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`; of a choice of which not all
-    values were tried, `{all, head}, drawn from {all, body, head}`.
+    """Format the range of a key for a reader: `[0.01, 0.5], log`, `{all, body, head}`; if some values of a choice
+    were not tried, `{all, head}, drawn from {all, body, head}`.
     """
     ((kind, arguments),) = distribution.items()
     if kind == "choice":

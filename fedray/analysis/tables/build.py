@@ -342,7 +342,7 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
 
 
 def _join_ranges(blocks: Iterable[Mapping[str, Any]], key: str) -> str:
-    """Return the range of a key, or those of blocks that tried other values of it."""
+    """Return the range of a key; several if blocks tried other values of it."""
     return " or ".join(dict.fromkeys(one["ranges"][key] for one in blocks))
 
 
