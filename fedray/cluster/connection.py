@@ -6,9 +6,11 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.cluster.ray_private import (
     Job,
@@ -25,6 +27,7 @@ from fedray.common.errors import UserError, join_lines, restate, truncate_repr
 from fedray.common.process import block_signal, count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.components.plugins import FOLDER, get_environment, get_folder
 
+T = TypeVar("T")
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""
 PRELOAD = "RAY_preload_python_modules"
@@ -121,6 +124,43 @@ def _join(key: str, address: str) -> None:
         ray.shutdown()
         hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or ~/.ray/auth_token"
         raise UserError(f"{key}: cannot join {found}: {join_lines(error)}{hint}") from None
+    try:
+        _refuse_other_code(key)
+    except BaseException:
+        shut_down()
+        raise
+
+
+def _refuse_other_code(key: str) -> None:
+    """Refuse a cluster some of whose nodes would train with other code of fedray than this process has."""
+
+    def digest() -> str:  # a function within one is sent whole: a node may have no fedray, or another one
+        import hashlib
+        from importlib.util import find_spec
+        from pathlib import Path
+
+        spec, found = find_spec("fedray"), hashlib.sha256()
+        if spec is None or spec.origin is None:
+            return ""
+        folder = Path(spec.origin).parent
+        for file in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py")):
+            found.update(f"{file} ".encode() + (folder / file).read_bytes())
+        return found.hexdigest()
+
+    here = digest()
+    for node, there in ask_nodes(digest):
+        if there != here:
+            found = "has other code of fedray than this process" if there else "has no fedray"
+            raise UserError(f"{key}: node {node} {found}; install the same on all nodes, in the Python that runs Ray")
+
+
+def ask_nodes(task: Callable[..., T], *arguments: Any) -> list[tuple[str, T]]:
+    """Call a function on each living node of the cluster; return the nodes' addresses and what it has returned."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    remote = ray.remote(num_cpus=0)(task)
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    answers = [remote.options(scheduling_strategy=place).remote(*arguments) for place in places]
+    return list(zip([node["NodeManagerAddress"] for node in nodes], ray.get(answers), strict=True))
 
 
 def refuse_other_form(key: str, address: str | None) -> None:

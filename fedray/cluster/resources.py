@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedray.cluster.connection import use_cluster
+from fedray.cluster.connection import ask_nodes, use_cluster
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 
@@ -80,16 +79,7 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
 
 def refuse_unseen(path: Path) -> None:
     """Raise UserError if some nodes of the cluster do not see a path in the storage, which all have to share."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    if len(nodes) == 1:
-        return
-    look = ray.remote(num_cpus=0)(os.path.exists)
-    answers = [
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(str(path))
-        for node in nodes
-    ]
-    blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, ray.get(answers), strict=True) if not sees]
-    if blind:
+    if len(list_nodes()) > 1 and (blind := [node for node, sees in ask_nodes(os.path.exists, str(path)) if not sees]):
         raise UserError(
             f"FEDRAY_STORAGE: {path.parent} is not shared by all nodes of the cluster: {', '.join(blind)} cannot see "
             "it; set it to a directory that all of them mount"

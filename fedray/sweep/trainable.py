@@ -111,7 +111,7 @@ class CellTrainable(tune.Trainable):
         """Raise UserError if a file that a key names is not what it was when the cell was planned."""
         planned = self._cell.identity
         was, now = flatten(planned), flatten(self._cell.run.make_identity(planned["data"]["digest"]))
-        if changed := [key for key in now if now[key] != was.get(key)]:
+        if changed := [key for key in {**was, **now} if now.get(key) != was.get(key)]:
             raise UserError(
                 f"{changed[0]}: {self._cell.get(changed[0])} is not what it was when the sweep began; put it back, and "
                 "call again, or call again with the new one: the cells that name it are then others"

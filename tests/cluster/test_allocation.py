@@ -10,6 +10,7 @@ import ray
 
 from fedray import results, simulate
 from fedray.cells.cell import Cell
+from fedray.cluster.connection import _refuse_other_code
 from fedray.cluster.resources import FreeCapacity, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
@@ -23,6 +24,7 @@ from fedray.sweep.run import execute
 from fedray.sweep.single import run_problem
 from fedray.sweep.sweep import Sweep
 from fedray.sweep.tune import ActorAllocator
+from tests import small
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
@@ -47,6 +49,14 @@ def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     assert room.count_actors(Runtime(gpus_per_actor=0.5)) == 2
     assert room.count_actors(Runtime(gpus_per_actor=2)) == 0
     assert room.count_actors(Runtime(gpus_per_actor=0.25), [{"CPU": 1.0, "GPU": 0.5}]) == 2, "half of the GPU is held"
+
+
+def test_all_nodes_have_the_code_of_this_process(idle_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of Ray reads it there; here it seems to be gone."""
+    _refuse_other_code("--address")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with small.refused(" has other code of fedray than this process; install the same on all nodes"):
+        _refuse_other_code("--address")
 
 
 def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:

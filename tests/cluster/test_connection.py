@@ -49,6 +49,7 @@ def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> lis
             raise error
 
     monkeypatch.setattr(ray, "init", called)
+    monkeypatch.setattr(connection, "ask_nodes", lambda task: [("10.0.0.2", task())])
     return seen
 
 
@@ -139,6 +140,16 @@ def test_a_cluster_that_cannot_be_joined_is_one_line(monkeypatch: pytest.MonkeyP
             pass
 
 
+@pytest.mark.parametrize(("theirs", "said"), [("another", "has other code of fedray than this"), ("", "has no fedray")])
+def test_a_cluster_with_other_code_is_refused(theirs: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    init(monkeypatch)
+    monkeypatch.setattr(connection, "ask_nodes", lambda task: [("10.0.0.2", task()), ("10.0.0.3", theirs)])
+    server = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+    with server, small.refused(f"--address: node 10.0.0.3 {said}"), use_cluster(address):
+        pass
+
+
 def test_a_local_ray_is_told_what_to_import_and_is_as_nice_and_silent_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     told, options = list[list[str | None]](), (PRELOAD, "RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED")
     for name in options:
@@ -204,6 +215,7 @@ def test_a_bad_address_in_the_environment_names_the_variable(address: str, monke
 
 
 def test_lines_of_ray_appear_once_joined(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    init(monkeypatch)
     monkeypatch.setattr(ray, "init", lambda *_, **__: os.write(2, b"a warning\n"))
     with socket.create_server(("127.0.0.1", 0)) as server, use_cluster(f"127.0.0.1:{server.getsockname()[1]}"):
         os.write(2, b"later\n")
