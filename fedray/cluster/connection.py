@@ -25,7 +25,6 @@ from fedray.cluster.ray_private import (
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, join_lines, restate, truncate_repr
 from fedray.common.process import block_signal, count_usable_cpus, treat_sigterm_as_interrupt
-from fedray.components.plugins import FOLDER, get_environment, get_folder
 
 T = TypeVar("T")
 PATIENCE = 5.0
@@ -67,7 +66,6 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
     """
     variables = {
         "RAY_AUTH_MODE": "token",
-        FOLDER: get_folder(),
         PRELOAD: ",".join(preload),
         "RAY_worker_niceness": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -116,10 +114,9 @@ def find_address(given: str | None) -> tuple[str, str | None]:
 
 def _join(key: str, address: str) -> None:
     found = _find_reachable(key, address)
-    job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
     try:
         # With `auto`, not with an address, Ray sends this user's token if there is one.
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=Job())
     except Exception as error:
         ray.shutdown()
         hint = "; if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN, or ~/.ray/auth_token"

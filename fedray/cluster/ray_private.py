@@ -31,8 +31,7 @@ LONGEST = 200
 class Job(JobConfig):
     """A job that keeps the working directory and the script's folder off the front of its workers' search path.
 
-    Ray would put them there, and import a file named `numpy.py`. Workers find plug-ins by FEDRAY_PLUGINS, searched
-    last.
+    Ray would put them there, and import a file named `numpy.py`. `take_sources` lets workers find plug-ins, last.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:

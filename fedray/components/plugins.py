@@ -40,22 +40,7 @@ from fedray.components.sources import digest_source, is_loaded_otherwise, read_s
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
-FOLDER = "FEDRAY_PLUGINS"
-"""Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
-
-_searched: set[str] = set()
-
 C = TypeVar("C", bound=Component)
-
-
-def get_folder() -> str:
-    """Return the folder that is searched last: in Ray's workers the driver's working directory."""
-    return os.environ.get(FOLDER) or os.getcwd()
-
-
-def get_environment() -> dict[str, str]:
-    """Return the environment that workers need to find the same classes; empty if none was searched for."""
-    return {FOLDER: get_folder()} if get_folder() in _searched else {}
 
 
 def resolve(
@@ -269,14 +254,14 @@ def _refuse_declarations(section: str, path: str, found: type[Component], base: 
 
 
 def load_class(section: str, path: str) -> type:
-    """Import `package.module:Class`.
+    """Import `package.module:Class`; the working directory is searched last.
 
     This runs the code of the module, so call it only for what the user starts, never for the contents of a checkpoint
     or a store. Raises UserError if it cannot be imported, or is not a class.
     """
-    _searched.add(get_folder())
-    if get_folder() not in sys.path:
-        sys.path.append(get_folder())
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
     module, _, name = path.partition(":")
     try:
         holder = importlib.import_module(module)
@@ -286,7 +271,7 @@ def load_class(section: str, path: str) -> type:
         if module.endswith(".py") and isinstance(error, ModuleNotFoundError | TypeError):
             reason = f"write '{module.removesuffix('.py').replace('/', '.')}:{name}', without .py"
         elif isinstance(error, ModuleNotFoundError) and error.name == module:
-            reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
+            reason += f" in {folder} or among the installed packages; call fedray where {module}.py is"
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")

@@ -32,9 +32,10 @@ _held: dict[str, bytes | None] | None = None
 
 
 class Sources(NamedTuple):
-    """A call's working directory, and the files that it has read, for its other processes."""
+    """A call's working directory, the folders in which it has found classes, and the files that it has read."""
 
     folder: str = ""
+    path: Sequence[str] = ()
     files: Mapping[str, bytes | None] = MappingProxyType({})
 
 
@@ -103,7 +104,9 @@ def list_held(paths: Iterable[tuple[str, str]] = ()) -> Sources:
     for section, path in paths:
         with contextlib.suppress(UserError):  # a run that needs the digest has been refused
             digest_source(section, path)
-    return Sources(os.getcwd(), dict(_held or {}))
+    files = dict(_held or {})
+    folders = [str(Path(folder).absolute()) for folder in sys.path]
+    return Sources(os.getcwd(), [one for one in folders if any(file.startswith(f"{one}/") for file in files)], files)
 
 
 def take_sources(sources: Sources) -> None:
@@ -114,6 +117,7 @@ def take_sources(sources: Sources) -> None:
     global _held
     with contextlib.suppress(OSError):
         os.chdir(sources.folder)
+    sys.path += [folder for folder in sources.path if folder not in sys.path]
     if not sources.files:  # no class of the user's own
         return
     loaders = {getattr(one, "__file__", None): getattr(one, "__loader__", None) for one in [*sys.modules.values()]}

@@ -474,7 +474,7 @@ for path in sys.argv[1:]:
 
 def import_in_child(folder: Path, taken: sources.Sources, first: Sequence[str] = ()) -> list[list[str]]:
     """What another process gets of the classes `HELD`: their K and digest. first: modules that it has loaded before."""
-    given = pickle.dumps(([str(folder)], taken, first))
+    given = pickle.dumps(([str(folder)] if first else [], taken, first))
     done = subprocess.run([sys.executable, "-c", CHILD, *HELD], input=given, capture_output=True, check=True)
     return [line.split() for line in done.stdout.decode().splitlines()]
 
@@ -505,7 +505,7 @@ def test_another_process_imports_what_its_call_has_read(change: str, folder: Pat
     held = [[str(k), digest] for k, digest in enumerate(before, 1)]
     assert import_in_child(folder, taken) == held
     if change == "edited":
-        now = import_in_child(folder, sources.Sources("", {}))
+        now = import_in_child(folder, sources.Sources("", taken.path, {}))
         assert [k for k, _ in now] == ["10", "20", "30"]
         assert not {digest for _, digest in now} & {*before}
         assert import_in_child(folder, taken, ["own"]) == [now[0], *held[1:]]
