@@ -1,5 +1,6 @@
 """Resources that client actors ask of a cluster, whether they fit, and how many a cell gets."""
 
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from fedray.cluster.connection import ask_nodes, use_cluster
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 from fedray.config import RunConfig, Runtime
 
 
@@ -75,6 +77,24 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
     with use_cluster():
         refuse_infeasible(runtime, list_nodes())
         yield
+
+
+@contextmanager
+def hold_bundles(runtime: Runtime) -> Iterator[PlacementGroup]:
+    """Hold the resources of a run's actors for the duration of a block.
+
+    They are granted together: two runs of which each had a part, and waited for the rest, would wait for ever.
+    """
+    group = placement_group([get_bundle(runtime)] * runtime.actor_count)
+    try:
+        if not group.wait(2):
+            actors = format_count(runtime.actor_count, "actor")
+            logging.getLogger("fedray").info("waiting until the cluster has room for %s", actors)
+        while not group.wait(1):
+            pass
+        yield group
+    finally:
+        remove_placement_group(group)
 
 
 def refuse_unseen(path: Path) -> None:

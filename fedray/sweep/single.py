@@ -196,11 +196,12 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]
 
         def start(most: int | None = None) -> tuple[RunConfig, Backend]:
             from fedray.cluster.ray_backend import RayBackend
-            from fedray.cluster.resources import prepare_ray, with_actor_count
+            from fedray.cluster.resources import hold_bundles, prepare_ray, with_actor_count
 
             stack.enter_context(prepare_ray(runtime))
             resolved = with_actor_count(config, most)
-            return resolved, stack.enter_context(contextlib.closing(RayBackend(resolved.runtime)))
+            group = stack.enter_context(hold_bundles(resolved.runtime))
+            return resolved, stack.enter_context(contextlib.closing(RayBackend(resolved.runtime, group)))
 
         here = _can_begin_here(runtime)
         most = config.clients.largest_cohort

@@ -1,6 +1,7 @@
 """`runtime.actors: auto`: processes only where they pay, none of the capacity idles, and no number changes."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import ray
 from fedray import results, simulate
 from fedray.cells.cell import Cell
 from fedray.cluster.connection import _refuse_other_code
-from fedray.cluster.resources import FreeCapacity, with_actor_count
+from fedray.cluster.resources import FreeCapacity, hold_bundles, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
@@ -57,6 +58,23 @@ def test_all_nodes_have_the_code_of_this_process(idle_ray: None, monkeypatch: py
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with small.refused(" has other code of fedray than this process; install the same on all nodes"):
         _refuse_other_code("--address")
+
+
+def test_actors_of_a_run_are_granted_together(idle_ray: None, caplog: pytest.LogCaptureFixture) -> None:
+    """Of eight CPUs one run holds five. Another one with five waits, and holds none of the rest meanwhile."""
+    caplog.set_level("INFO", "fedray")
+
+    def hold() -> float:
+        with hold_bundles(Runtime(actors=5)):
+            return float(ray.available_resources()["CPU"])
+
+    with ThreadPoolExecutor(1) as pool:
+        with hold_bundles(Runtime(actors=5)):
+            other = pool.submit(hold)
+            assert not wait([other], 3).done
+            assert ray.available_resources()["CPU"] == 3
+        assert other.result(timeout=60) == 3
+    assert "waiting until the cluster has room for 5 actors" in caplog.text
 
 
 def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
