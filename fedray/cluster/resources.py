@@ -83,7 +83,7 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
 def hold_bundles(runtime: Runtime) -> Iterator[PlacementGroup]:
     """Hold the resources of a run's actors for the duration of a block.
 
-    They are granted together: two runs of which each had a part, and waited for the rest, would wait for ever.
+    They are granted together: if two runs each had a part, and waited for the rest, they would wait for ever.
     """
     group = placement_group([get_bundle(runtime)] * runtime.actor_count)
     try:

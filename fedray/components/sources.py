@@ -100,7 +100,7 @@ def hold_sources() -> Iterator[None]:
 
 
 def list_held(paths: Iterable[tuple[str, str]] = ()) -> Sources:
-    """Return this call's sources, those of some classes among them, each given by a section and `module:Class`."""
+    """Return this call's sources, also of some classes, each given by a section and `module:Class`."""
     for section, path in paths:
         with contextlib.suppress(UserError):  # a run that needs the digest has been refused
             digest_source(section, path)

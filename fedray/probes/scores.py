@@ -1,4 +1,4 @@
-"""What an evaluation's counts and scores become: metrics of classes and of clients, and tables as columns.
+"""From an evaluation's counts and scores: metrics of classes and of clients, and tables as columns.
 
 Of clients: personal accuracy (PA) and generic accuracy (GA), from the scores of every client's personal model.
 """

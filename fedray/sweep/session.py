@@ -30,7 +30,7 @@ SHOWN = 25
 
 
 class OfThisCall:
-    """What belongs to this call: Tune copies its arguments, and pickles them for Tuner.restore, which is not used."""
+    """State of this call: Tune copies its arguments, and pickles them for Tuner.restore, which is not used."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -109,7 +109,7 @@ class Session:
             save_view(self.plan.sweep.name)
 
     def take(self) -> list[Cell]:
-        """Lock the cells that are left and no other process runs; return those that no other has just finished."""
+        """Lock the cells that are left and no other process runs; return the ones that no other has just finished."""
         locked = self.locks.take(self.left)
         self.tried |= locked
         # Read only now that no other process can run them, and that everything sent to the store has arrived: another
