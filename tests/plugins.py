@@ -133,12 +133,16 @@ class FillsDisk(Algorithm):
 
 
 class NotANumber(Algorithm):
-    """Its direction is NaN on clients with an odd number of samples, from the third round on (lr below 0.1 x 0.9²)."""
+    """Its direction is NaN on clients with an odd number of samples, from the third round on (lr below 0.1 x 0.9²);
+    otherwise that of FedAvg over the cohort's size."""
 
     name = "not_a_number"
 
+    def message(self, server: Server) -> Vectors:
+        return Vectors(cohort=torch.tensor(float(server.cohort)))
+
     def direction(self, c: Client) -> torch.Tensor:
-        return c.grad(c.theta) * (float("nan") if c.samples % 2 and c.lr < 0.082 else 1.0)
+        return c.grad(c.theta) * (float("nan") if c.samples % 2 and c.lr < 0.082 else 1 / c.message.cohort)
 
 
 class BadState(Algorithm):

@@ -162,8 +162,8 @@ def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
 
 
 def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn(tmp_path: Path) -> None:
-    """Bit for bit: the weights are those of the remaining clients, and so are all sums of the method. The count goes on
-    from a checkpoint."""
+    """Bit for bit: weights, the cohort that is told and all sums of the method are those of the remaining clients. The
+    count goes on from a checkpoint."""
     dropping = diverging("tests.plugins:NotANumber", on_divergence="drop")
     cohorts, counts = kept(dropping)
     assert counts[1] == 0 < counts[2] < counts[5], "the example drops nobody"

@@ -23,11 +23,11 @@ from tests import small
 from tests.algorithms.digits import problem
 
 
-def make(model: Any, x: np.ndarray, y: np.ndarray) -> tuple[Worker, Broadcast]:
+def make(model: Any, x: np.ndarray, y: np.ndarray, method: str = "fedavg") -> tuple[Worker, Broadcast]:
     """A worker whose only client has these samples as one batch, and the message of its first round."""
     data = Dataset("test", x, y, x, y, int(y.max()) + 1, client_train=np.zeros(len(y), np.int64))
     training = {"rounds": 1, "local_steps": 3, "batch_size": "full"}
-    built = small.problem("fedavg", (1, 1), model, "natural", arrays=data, training=training)
+    built = small.problem(method, (1, 1), model, "natural", arrays=data, training=training)
     running = Simulation(built, InlineBackend())
     return Worker(built), running._make_broadcast(running._make_server(0, 1))
 
@@ -110,6 +110,10 @@ def test_the_received_model_answers_with_the_statistics_received_with_it() -> No
     c.second.adopt_statistics()
     assert torch.allclose(c.second.predict(c.theta).logits, answers(c.theta, present), atol=1e-6)
     assert torch.equal(c.second.state.second_buffers, present)
+    worker, sent = make(f"{__name__}:Normalised", *gaussian(4, 2, 2), "moon")
+    kept = worker.trainer.train(sent, ClientTask(0, 0.25, Vectors()))[0].state  # of the model that was trained
+    assert torch.equal(kept.second_buffers, worker.network.buffers)
+    assert not torch.equal(kept.second_buffers, worker.network.initial_buffers)
 
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -16,6 +16,7 @@ from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Serv
 from fedray.algorithms.descent import SGD
 from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedproto import FedProto
+from fedray.algorithms.personal import squared_distances
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Training
@@ -70,6 +71,12 @@ def test_fedproto_answers() -> None:
     assert scores([0, 5, 5], [1, 1, 0]) == pytest.approx([-110, -10, -110])
     assert scores([0, 0, 5], [1, 1, 0]) == [0, 0, 5]
     assert scores([5, 5, 5], [1, 1, 1], answer="classifier") == [0, 0, 5]
+
+
+def test_distances_far_from_zero() -> None:
+    """⅛² and ⅛² + ¼², which squares of 1,000 in float32, to 1/16, do not tell from 0."""
+    stored = torch.tensor([[1000.125, 1000.0], [999.875, 1000.25]])
+    assert squared_distances(torch.full((1, 2), 1000.0), stored).tolist() == [[1 / 64, 5 / 64]]
 
 
 def tuned(options: Any, training: Training, lr: float = 0.05) -> Tensor:

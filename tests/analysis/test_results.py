@@ -80,13 +80,16 @@ def test_a_cell_has_the_hash_of_its_model(store: Tracker) -> None:
 
 
 def test_the_trials_of_all_blocks_are_there(store: Tracker) -> None:
-    """Also if the first block has none, as one that was imported."""
+    """Also if the first block has none, as one that was imported; a cell keeps its newest trial, of two rounds."""
     for k in range(3):
         one = cell(FEDAVG, 0.5, k)
         write(store, [one], [50], name=f"cc/{k}")
-        trials = [pd.DataFrame({"config/cell": [one["hash"]], "round": [1]})] * (k > 0)
-        store.keep_trials(find_sweeps(*open_reader())[f"cc/{k}"].info.run_id, trials)
-    assert fedray.results("cc").trials["config/cell"].tolist() == [cell(FEDAVG, 0.5, k)["hash"] for k in (1, 2)]
+        for rounds in (1, 2):
+            trials = [pd.DataFrame({"config/cell": [one["hash"]], "round": [rounds]})] * (k > 0)
+            store.keep_trials(find_sweeps(*open_reader())[f"cc/{k}"].info.run_id, trials)
+    found = fedray.results("cc").trials
+    assert found["config/cell"].tolist() == [cell(FEDAVG, 0.5, k)["hash"] for k in (1, 2)]
+    assert found["round"].tolist() == [2, 2]
 
 
 def test_the_page_names_the_columns(store: Tracker) -> None:

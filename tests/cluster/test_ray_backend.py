@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 import fedray
 from fedray.algorithms import ALGORITHMS
-from fedray.cluster.object_states import ObjectState
+from fedray.cluster.object_states import ObjectState, assign_to_actors
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.cluster.timeouts import FIRST, FLOOR, CallTimeouts
@@ -310,6 +310,15 @@ def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> N
     one = Broadcast(round=0, lr=1.0, theta=torch.zeros(1), buffers=torch.zeros(0), message=Vectors(), cohort=1)
     assert len(kinds | {one.kind, replace(one, measured=True).kind}) == 6
     assert pace.get_limit("evaluate", 30, 0) == FIRST
+
+
+def test_clients_stay_at_home_only_where_that_is_balanced() -> None:
+    """3, 3, 2, 2, 2, 2 steps, longest first: 3 + 2 + 2 on either actor, of 14. With the second of 3 beside the first,
+    of 7.7 at most: 3 + 3, then 2, 2, 2 to the other one and the last 2 to one of two with 6, which is 8."""
+    loads = (2, 2, 2, 2, 3, 3)
+    balanced = [[4, 0, 2], [5, 1, 3]]
+    assert assign_to_actors(loads, [None] * 6, 2) == assign_to_actors(loads, [*[None] * 5, 0], 2) == balanced
+    assert assign_to_actors(loads, [0, 0, 1, 1, 1, 0], 2) == [[5, 0, 1], [4, 2, 3]], "7 and 7, and all are at home"
 
 
 def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -> None:

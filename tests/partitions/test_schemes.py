@@ -371,6 +371,8 @@ def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
     for client in range(5):
         assert sorted([*left[client], *held[client]]) == shards[client].tolist()
     assert hold_out(shards, labels, partial(_count, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
+    first = hold_out(shards, labels, partial(_count, 0.9), seed=3, clients=1)[1]
+    assert first.sizes.tolist() == [36, 0, 0, 0, 0], "client 0 alone trains"
     # Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy.
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
     left, held = hold_out(shards, np.zeros(10, dtype=np.int64), partial(_count, 0.3), seed=0)

@@ -217,10 +217,16 @@ class Looks(Probe):
     """Asks a method for its direction at each step, as `proximal` does."""
 
     name = "looks"
-    metrics = {"size": "size"}
+    metrics = {"size": "size", "head": "size in the head of what is descended"}
 
     def of_step(self, c: LocalClient, algorithm: Algorithm, q: torch.Tensor) -> dict[str, float]:
-        return {"size": float(algorithm.direction(c).norm())}
+        return {"size": float(algorithm.direction(c).norm()), "head": float((q * c.layout.part("head")).norm())}
+
+
+def test_a_direction_is_seen_where_the_step_moves() -> None:
+    """FedBABU's head rests."""
+    of = {name: last_row(digits(name, 8, [f"{__name__}:Looks"])) for name in ("fedavg", "fedbabu")}
+    assert of["fedavg"]["head"] > 0 == of["fedbabu"]["head"] < of["fedbabu"]["size"]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])

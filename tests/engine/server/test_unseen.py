@@ -262,8 +262,10 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
 def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
     """The global model on all clients' test samples, personal models on their own; black images there change only that.
 
-    Weighted by test samples, the clients' accuracies of the same global model (no epoch of fine-tuning) are its own."""
-    asked = config(personal={"epochs": 0, "every": 1}, train=True, probes=["forgetting"], test={"fraction": 0.3})
+    Weighted by test samples, the clients' accuracies of the same global model (no epoch of fine-tuning; of
+    FedExP the mean of the last two) are its own."""
+    personal, test = {"epochs": 0, "every": 1}, {"fraction": 0.3}
+    asked = config("fedexp", personal=personal, train=True, probes=["forgetting"], test=test)
     problem = Problem.build(asked)
     assert len(problem.evaluated["train"]) + len(problem.split.test.indices) == 1797
     result = run(problem, InlineBackend())
