@@ -39,13 +39,9 @@ ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
 
 
-def walk(
-    training: dict[str, Any], *rounds: Point, method: Any = None, samples: Any = (ONE[0][:1],), **more: Any
-) -> None:
-    """Check theta after each round from x = (1, -1); by default of FedAvg with the first sample."""
-    expected = [{"theta": theta} for theta in rounds]
-    more = {"samples": list(samples), "start": (1, -1), **more}
-    check(Case(method or {"name": "fedavg"}, *expected, training=training, **more))
+def walk(training: dict[str, Any], end: Point, samples: Any = (ONE[0][:1],), start: Point = (1, -1)) -> None:
+    """Check theta after a round of FedAvg, by default from x = (1, -1) with the first sample."""
+    check(Case({"name": "fedavg"}, {"theta": end}, training=training, samples=list(samples), start=start))
 
 
 def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
@@ -56,66 +52,6 @@ def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
     walk({"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5}, (-1.25, -0.1875), samples=ONE)
     # C = 5.5 > ||(3, -4)||: y = (1, -1) - ½ (3, -4).
     walk({"clip_norm": 5.5}, (-0.5, 1))
-
-
-def test_learning_rate_decays_per_round_and_momentum_restarts() -> None:
-    """η = ½, ¼, one step a round with g = y - b, b = (-2, 3), m = ½: y = (1, -1) - ½ (3, -4) = (-0.5, 1);
-    with no velocity left over, y = (-0.5, 1) - ¼ (1.5, -2) = (-0.875, 1.5)."""
-    walk({"lr_decay": 0.5, "momentum": 0.5}, (-0.5, 1), (-0.875, 1.5))
-
-
-def test_sam_ascends_the_bare_gradient() -> None:
-    """ρ = 5, C = 5, wd = ½, x = (1, -1): e = (3, -4), without weight decay; g~ = (6, -8) clips to (3, -4);
-    weight decay at x, not at x + e: q = (3.5, -4.5), y = (-0.75, 1.25)."""
-    walk({"clip_norm": 5.0, "weight_decay": 0.5}, (-0.75, 1.25), method={"name": "fedsam", "rho": 5.0})
-
-
-CLIP_SCOPE: dict[str, tuple[dict[str, Any], float]] = {
-    "feddyn": ({"alpha": 1.0}, 1.0),
-    "fedspeed": ({"alpha": 1.0, "rho": 0}, 1.0),
-    "fedsmoo": ({"alpha": 1.0, "rho": 0}, 1.0),
-    "fedlesam-d": ({"alpha": 1.0, "rho": 0}, 1.0),
-    "fedtoga": ({"alpha": 1.0, "rho": 0, "beta": 0}, 1.0),
-    "feddc": ({"alpha": 1.0}, 0.0),
-}
-"""Options that leave the direction FedDyn's, and whether the authors' code keeps α y out of the clip."""
-
-
-@pytest.mark.parametrize("name", CLIP_SCOPE)
-def test_clip_scope(name: str) -> None:
-    """α = 1, H = (1, 3), C = 1.5, wd = η = ½, x = (1, -1), one step, one client: q = (3, -4) + H = (4, -1).
-
-    In the authors' scope q - αx = (3, 0) is clipped to (1.5, 0); + αx = (2.5, -1); + ½ x = (3, -1.5);
-    u = (-1.5, 0.75), h = H + u = (-0.5, 3.75), x + u + h = (-1, 3.5).
-    In ours q clips to (1.5/√17) q, + ½ x = (1.9552138, -0.8638034), u = (-0.9776069, 0.4319017) and
-    x + 2 u + H = (0.0447862, 2.8638034)."""
-    options, pull = CLIP_SCOPE[name]
-    variates = {"c": (0, 0)} if name == "feddc" else {"mu": (0, 0)} if name == "fedsmoo" else {}
-    kept = {"x_old": (1, -1)} if name == "fedlesam-d" else variates
-    for scope in ("direction", "code"):
-        expected = (-1, 3.5) if scope == "code" and pull else (0.0447862, 2.8638034)
-        walk(
-            {"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
-            expected,
-            method={"name": name, **options},
-            server={"h": (1, 3)},
-            clients={0: {"h": (1, 3), **kept}},
-        )
-
-
-def test_clip_scope_of_fedprox() -> None:
-    """μ = 1, C = 2.5, η = ½, x = (1, -1), K = 2, b = (-2, 3). First step: q = (3, -4), less μx is (2, -3), norm √13:
-    (2.5/√13) (2, -3) + (1, -1) = (2.3867505, -3.0801257), y = (-0.1933752, 0.5400629).
-    Then q = y - b + (y - x) = (0.6132496, -0.9198742), less μy = (0.8066248, -1.4599371), norm 1.668 < C: q it is;
-    y = (-0.5, 1)."""
-    training = {"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2}
-    walk(training, (-0.5, 1.0), method={"name": "fedprox", "mu": 1.0})
-
-
-def test_server_lr_scales_only_the_averaged_update() -> None:
-    """FedDyn's first round has U = h = (0.25, 1.0625) (`rounds_corrections.feddyn`): x = ½ U + h."""
-    expected = {"theta": (0.375, 1.59375), "h": (0.25, 1.0625)}
-    check(Case({"name": "feddyn", "alpha": 0.5}, expected, training={"server_lr": 0.5}))
 
 
 def test_batches_are_means_over_what_they_hold() -> None:
