@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Client, Server, Sum, Uploads
 from fedray.algorithms.fedavg import FedAvg
@@ -249,18 +248,6 @@ def test_a_stack_out_of_memory_names_the_option(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(stack, "compute_gradients", Mock(side_effect=full))
     with pytest.raises(UserError, match=r"^runtime\.stack: 8 clients in a stack \(1 is each alone\): out of memory: "):
         outcome("feddyn", 8, "iid")
-
-
-def test_the_option_reaches_a_run(made: list[int]) -> None:
-    sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 1, "batch_size": 64, "lr": 0.05})
-    found, sizes = set(), []
-    for size in (1, 4, "auto"):
-        given = sections | {"runtime": {"backend": "inline", "stack": size}}
-        assert small.config(**given).hash_cell("") == small.config(**sections).hash_cell("")
-        found.add(fedray.simulate(given).summary()["theta_sha256"])
-        sizes.append(max(made, default=0))
-        made.clear()
-    assert (len(found), sizes) == (1, [0, 4, 8])
 
 
 def test_only_the_client_that_went_wrong_is_refused() -> None:
