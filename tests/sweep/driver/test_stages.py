@@ -115,10 +115,10 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
 
 
 def test_spaces_that_overlap_may_choose_one_cell() -> None:
-    """Two cases of one method, each with the best μ in its space."""
+    """Two cases of one method, each with the best μ in its space; a key is set, so that equal points count once."""
     spaces = [{"algorithm.mu": {"choice": [0.1, other]}} for other in (0.2, 0.3)]
     cases = [{"algorithm": "fedprox", "search": space} for space in spaces]
-    asked = file(grid={"partition": ["iid"]}, cases=cases, search={})
+    asked = file(grid={"partition": ["iid"]}, cases=cases, search={}).with_overrides({"training.lr": 0.3})
     choices = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {asked.select: -one.algorithm.mu}))
     second = make_plan(make_final_stage(asked, [one.config for one in choices]))
     assert (len(choices), len(second.sheet.cells)) == (2, 3)
