@@ -1,5 +1,5 @@
-"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite and options of
-FedDC, FedDyn and SCAFFOLD.
+"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite and an option of
+SCAFFOLD.
 
 FedAvg's updates (`rounds_corrections.fedavg`): u0 = (-1.5, 2), u1 = (2.5, -0.25), U = (0.5, 0.875)."""
 
@@ -95,40 +95,6 @@ def feddc() -> Case:
         },
         server={"h": (-1, 0), "c": (-1, 0.5)},
         clients=VARIATES,
-    )
-
-
-def feddc_by_samples() -> Case:
-    """n = (1, 2), N = 2: w = (2/3, 4/3), α_i = α/w_i = (¾, ⅜), c/w_i = (-1.5, 0.75) and (-0.75, 0.375).
-    Client 0: q = (3, -4) + ¾ (2, -2) + (-1.5, 0.75) - (1, -1) = (2, -3.75), u0 = (-1, 1.875);
-    Δc_0 = -(-1.5, 0.75) - u0/½ = (3.5, -4.5). Client 1: c/w - c_1 = (2.25, -1.625);
-    q = (-4, 3) + ⅜ (-4, 2) + (2.25, -1.625) = (-3.25, 2.125), y = (1.625, -1.0625);
-    q = (-1.375, -2.0625) + ⅜ (-2.375, 0.9375) + (2.25, -1.625) = (-0.015625, -3.3359375),
-    u1 = (1.6328125, 0.60546875), Δc_1 = (0.75, -0.375) - u1 = (-0.8828125, -0.98046875).
-    c = (-1, 0.5) + ½ (⅔ Δc_0 + 4/3 Δc_1); h = (-1, 0) + U, U = (0.31640625, 1.240234375) (uniform), x = U + h."""
-    return Case(
-        {"name": "feddc@forms", "alpha": 0.5, "scaling": "samples"},
-        {
-            "theta": (-0.3671875, 2.48046875),
-            "h": (-0.68359375, 1.240234375),
-            "c": (-1 + 1.734375 / 3, 0.5 - 6.4609375 / 3),
-            "0.c": (4.5, -5.5),
-            "1.c": (-3.8828125, 1.01953125),
-        },
-        server={"h": (-1, 0), "c": (-1, 0.5)},
-        clients=VARIATES,
-    )
-
-
-def feddyn_by_samples() -> Case:
-    """α = ½, α_i = (¾, ⅜) as in `feddc_by_samples`, duals as there. u0 = -½ ((3, -4) + ¾ (2, -2)) = (-2.25, 2.75).
-    Client 1: q = (-4, 3) + ⅜ (-4, 2) = (-5.5, 3.75), y = (2.75, -1.875);
-    q = (-0.25, -2.875) + ⅜ (-1.25, 0.125) = (-0.71875, -2.828125), u1 = (3.109375, -0.4609375)."""
-    return Case(
-        {"name": "feddyn@forms", "alpha": 0.5, "scaling": "samples"},
-        {"theta": (-0.140625, 2.2890625), "h": (-0.5703125, 1.14453125)},
-        server={"h": (-1, 0)},
-        clients=DUALS,
     )
 
 
