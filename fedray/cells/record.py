@@ -31,7 +31,7 @@ class Record:
         profile: part -> seconds of each round, if it was profiled.
         run_id: the run's id in the store; empty before it is there, and for a cell that is trained but not logged.
         start: when the store has it begin, milliseconds since 1970.
-        tags: the run's in the store.
+        tags: the run's in the store; before it is there, those of the machine that trained it.
     """
 
     ending: Ending

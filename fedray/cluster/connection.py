@@ -165,10 +165,10 @@ def refuse_other_form(key: str, address: str | None) -> None:
     if address is None or re.fullmatch(r"auto|[^\s/]+:\d+", address):
         return
     hint = ""
-    if address.startswith("ray://"):
+    if "://" in address:
         hint = (
-            "; a Ray Client cannot drive a sweep: `ray job submit --address http://HOST:8265 --working-dir . -- fedray "
-            "sweep FILE --address auto`"
+            "; a sweep's driver is on a node of the cluster: `ray job submit --address http://HOST:8265 "
+            "--working-dir . -- fedray sweep FILE --address auto`"
         )
     raise UserError(f"{key}: found {truncate_repr(address)}; auto or HOST:PORT is required, as 10.0.0.1:6379{hint}")
 

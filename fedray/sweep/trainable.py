@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
+from fedray.tracking.environment import make_environment_tags
 
 os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # a configuration's paths are relative to the driver's working directory
 
@@ -185,7 +187,7 @@ class CellTrainable(tune.Trainable):
         return {"rows": rows, "made": self._made, **first, **spread, **seen, "round": int(seen.get("round", 0))}
 
     def _report_end(self, record: Record) -> dict[str, Any]:
-        return {"done": True, **self._take_rows(last=True), "record": record}
+        return {"done": True, **self._take_rows(last=True), "record": replace(record, tags=make_environment_tags())}
 
     def cleanup(self) -> None:
         """Close at the end of the process; the rounds of an unfinished cell (after an interrupt) are kept."""

@@ -292,7 +292,8 @@ class Tracker:
         for mirror in self._mirrors.values():
             mirror.send(mirror.close, run.cell.hash, record)
         ending, metrics = record.ending, record.summarise()
-        tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
+        tags = {} if run.shown else dict(record.tags)  # the environment of the machine that has trained it
+        tags |= {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
         tags |= {key: value for key, value in run.tags.items() if key == store.ACTORS}  # a run may have grown

@@ -79,7 +79,7 @@ CASES: dict[str, Case] = {
             ("host:port", ""),
             (
                 "ray://127.0.0.1:1",
-                "; a Ray Client cannot drive a sweep: `ray job submit --address http://HOST:8265 "
+                "; a sweep's driver is on a node of the cluster: `ray job submit --address http://HOST:8265 "
                 "--working-dir . -- fedray sweep FILE --address auto`",
             ),
         )

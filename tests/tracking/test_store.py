@@ -304,29 +304,29 @@ HERE = {"environment.numpy": "2.1.0", "environment.cpu": "Xeon", "fedray.cell": 
 ELSEWHERE = {"environment.numpy": "2.2.0", "environment.cpu": "Xeon", "environment.gpu": "H100"}
 
 
-def attempt(status: Status, seconds: float, shown: bool = False) -> None:
-    """Call a cell for so long; a RUNNING one is killed."""
+def attempt(status: Status, seconds: float, shown: bool = False, gpu: str = "H100") -> None:
+    """Call a cell for so long; a RUNNING one is killed. gpu: of the machine that trains it, or shows it."""
     tracker, run = Tracker(), CellRun(ONE, began=0.0, ended=seconds, shown=shown)
     tracker.open_cell(run)
     if status is not Status.RUNNING:
-        tracker.close_cell(run, Record(Ending(status), history(50)))
+        tracker.close_cell(run, Record(Ending(status), history(50), tags={"environment.gpu": gpu}))
 
 
 def test_a_resumed_run_sums_time_and_has_its_last_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted after 5 s, then killed, then finished in 7 s elsewhere: 12 s, one call without a time. A call that
-    only shows the finished run changes nothing."""
+    only shows the finished run changes nothing. A trial tells its own machine's GPU; the driver's may have none."""
 
     def tags() -> list[str | None]:
         (run,) = store.find_runs(*store.open_store(), [ONE.hash])
-        names = ("fedray.seconds", "fedray.untimed", "environment.numpy", "environment.python")
+        names = ("fedray.seconds", "fedray.untimed", "environment.numpy", "environment.python", "environment.gpu")
         return [run.data.tags.get(name) for name in names]
 
     attempt(Status.INTERRUPTED, 5)
-    assert tags() == ["5.000", None, version("numpy"), platform.python_version()]
+    assert tags() == ["5.000", None, version("numpy"), platform.python_version(), "H100"]
     attempt(Status.RUNNING, 100)
     monkeypatch.setattr("fedray.tracking.tracker.make_environment_tags", lambda: make_environment_tags() | ELSEWHERE)
-    attempt(Status.FINISHED, 7)
-    expected = ["12.000", "1", "2.2.0", platform.python_version()]
+    attempt(Status.FINISHED, 7, gpu="H200")
+    expected = ["12.000", "1", "2.2.0", platform.python_version(), "H200"]
     assert tags() == expected
     monkeypatch.setattr("fedray.tracking.tracker.make_environment_tags", lambda: HERE)
     attempt(Status.FINISHED, 3, shown=True)
