@@ -60,6 +60,19 @@ class Quadratic(nn.Module):
         return torch.stack([torch.zeros_like(loss), 40 + loss], dim=1)
 
 
+class Line(Quadratic):
+    """The same losses of y = (weight, bias) of one layer."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__(start[:1])
+        self.point = nn.Linear(1, 1)
+        self.point.weight.data, self.point.bias.data = torch.tensor([[start[0]]]), torch.tensor([start[1]])
+
+    def read(self) -> Tensor:
+        at = self.point(torch.tensor([[0.0], [1.0]]))
+        return torch.cat([at[1] - at[0], at[0]])[None]
+
+
 class Case:
     """Initial conditions of a derivation and the numbers it arrives at.
 

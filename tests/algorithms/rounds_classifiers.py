@@ -24,6 +24,26 @@ def fedrs() -> Case:
     return softmax({"name": "fedrs", "alpha": 0.5}, twice, 2, lr=12)
 
 
+def fedrs_soft() -> Case:
+    """α = ½, one step on the whole shard, η = 1. Client 0 (x = 1; labels 0, 1, 1): a = (½ + ½ ½, 1, ½), p = 1/3:
+    p - shares = (0, -1/3, 1/3), q = (0, -1/3, 1/6). Client 1 (x = 1, label 2), a = (½, ½, 1): q = (1/6, 1/6, -2/3).
+    Round 2, client 0: W = -(1/12, -1/12, -¼), a W = (-1/16, 1/12, 1/8): p of these, q = a (p - (1/3, 2/3, 0))."""
+    a, w = (0.75, 1, 0.5), (-1 / 12, 1 / 12, 1 / 4)
+    e = [exp(s * v) for s, v in zip(a, w, strict=True)]
+    x = [v - s * (z / sum(e) - f) for v, s, z, f in zip(w, a, e, (1 / 3, 2 / 3, 0), strict=True)]
+    return Case(
+        {"name": "fedrs", "alpha": 0.5, "soft": True},
+        {"theta": w},
+        {"theta": x},
+        classes=3,
+        model={"name": "tests.algorithms.quadratic:Softmax"},
+        samples=[[(1,)] * 3, [(1,)]],
+        labels=[[0, 1, 1], [2]],
+        training={"lr": 1.0, "batch_size": "full"},
+        cohorts=[[0, 1], [0]],
+    )
+
+
 def fedlc() -> Case:
     """τ = 2 ln 2, η = 1, one step on the whole shard. Client 0: x = 1 with label 0 once and label 1 sixteen times, so
     τ n^(-1/4) = (2, 1, ∞) ln 2 and p = (¼, ½, 0)/(3/4) = (1/3, 2/3, 0); less the shares (1, 16, 0)/17: (14, -14, 0)/51.

@@ -10,6 +10,11 @@ def fedavg() -> Case:
     return Case({"name": "fedavg"}, {"theta": (0.5, 0.875)})
 
 
+def fedavg_by_samples() -> Case:
+    """u0, u1 as in `fedavg`, n = (1, 2): x = (u0 + 2 u1)/3 = (3.5/3, 1.5/3); server_lr = ½ halves it."""
+    return Case({"name": "fedavg"}, {"theta": (1.75 / 3, 0.25)}, training={"aggregation": "samples", "server_lr": 0.5})
+
+
 def fedprox() -> Case:
     """μ = 1. Round 0: both first steps are at y = x, as in `fedavg`, u0 = (-1.5, 2).
     Client 1, second step: q = (-1, -2.5) + (2, -1.5) = (1, -4); y = (2, -1.5) - ½ q = (1.5, 0.5).

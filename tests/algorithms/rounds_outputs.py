@@ -1,11 +1,11 @@
-"""Hand-derived rounds of FedNTD, FedAvg with KL, MOON, FedRCL, FedSOL and the projection.
+"""Hand-derived rounds of FedNTD, FedAvg with KL, MOON, FedRCL and FedSOL, its combinations, strategies and projection.
 
 With logits (a, b, c) ln 2 the probabilities are (2^a, 2^b, 2^c) over their sum; the gradient of cross-entropy by the
 logits is p - onehot, of KL(softmax(t/τ) || softmax(z/τ)) it is (softmax(z/τ) - softmax(t/τ))/τ.
 
 In `SOFTMAX` clients start from logits 0, p = (1/3, 1/3, 1/3): client 0 has the input -1 with label 2, so its gradient
-by W is -(1/3, 1/3, -2/3); client 1 the input 1 twice, first with label 1, then with label 0. `fedsol_with_fedprox`
-is on the quadratic problem, whose parameters are all head."""
+by W is -(1/3, 1/3, -2/3); client 1 the input 1 twice, first with label 1, then with label 0. The rest of FedSOL is on
+the quadratic problem, whose parameters are all head."""
 
 from collections.abc import Mapping, Sequence
 from math import exp, log, sqrt
@@ -120,11 +120,109 @@ def projection_kl() -> Case:
     return softmax({"name": "projection"}, (1.35, 0.3, -1.65), lr=3, **shards)
 
 
+FIXED = {"name": "fedsol", "rho": 5.0, "radius": "fixed"}
+
+
 def fedsol_with_fedprox() -> Case:
     """ρ = 5 along y - x. First steps as `fedavg`'s. Client 1: y = (2, -1.5), e = 5 unit(y - x) = (4, -3),
     q = g1'(6, -4.5) = (3, -5.5), u1 = (0.5, 1.25)."""
-    proximal = {"name": "fedprox", "mu": 0.1}
-    return Case({"name": "fedsol", "rho": 5.0, "radius": "fixed", "proximal": proximal}, {"theta": (-0.5, 1.625)})
+    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 0.1}}, {"theta": (-0.5, 1.625)})
+
+
+ADAPTIVE = {"name": "fedsol", "rho": 5.0, "proximal": "fedprox"}
+LINE = {"name": "tests.algorithms.quadratic:Line", "start": [0.0, 0.0]}
+
+
+def fedsol_adaptive_by_layer() -> Case:
+    """As `fedsol_with_fedprox`, where y is the weight and the bias of one layer (equation 7), times Λ = |y - x|/2.5 =
+    (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3), u1 = (0.9, 0.65)."""
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "layer"}, {"theta": (-0.3, 1.325)}, model=LINE)
+
+
+def fedsol_adaptive_by_tensor() -> Case:
+    """y is one tensor, the weight (1, 2): `fedsol_adaptive_by_layer`'s numbers. (Along the first dimension it has
+    columns of one entry: Λ = 1, `fedsol_adaptive_by_column`.)"""
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, {"theta": (-0.3, 1.325)})
+
+
+def fedsol_adaptive_by_tensors_of_a_layer() -> Case:
+    """Weight and bias, of one entry each, have norm 1 by themselves: Λ = 1, `fedsol_with_fedprox`'s numbers."""
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, {"theta": (-0.5, 1.625)}, model=LINE)
+
+
+def fedsol_adaptive_by_column() -> Case:
+    """Λ = 1 where y has moved: `fedsol_with_fedprox`'s numbers."""
+    return Case(ADAPTIVE, {"theta": (-0.5, 1.625)})
+
+
+def fedsol_with_fednova() -> Case:
+    """u0 = (-1.5, 2), K_0 = 1, u1 = (0.5, 1.25) of `fedsol_with_fedprox`, K_1 = 2: τ = 1.5, x = τ (u0 + u1/2)/2."""
+    return Case({**FIXED, "proximal": "fednova"}, {"theta": (-0.9375, 1.96875)})
+
+
+def fedsol_with_feddyn() -> Case:
+    """ρ = 5 along y - x + H_i, which stays out of q. Client 0, H = (4, -3) = e: q = g0(4, -3) = (7, -10), u0 = (-3.5,
+    5). Client 1, H = (-2.625, 3.5): e = (-3, 4), q = g1(-3, 4) = (-10, 7), y = (5, -3.5), y + H = (2.375, 0), e = (5,
+    0), q = g1'(10, -3.5) = (7, -4.5), u1 = (1.5, -1.25). H_i = H_i + u_i, h = (0.6875, 0.25) + (u0 + u1)/2, x = U + h.
+    """
+    return Case(
+        {**FIXED, "proximal": {"name": "feddyn", "alpha": 0.5}},
+        {"theta": (-1.3125, 4), "h": (-0.3125, 2.125), "0.h": (0.5, 2), "1.h": (-1.125, 2.25)},
+        server={"h": (0.6875, 0.25)},
+        clients={0: {"h": (4, -3)}, 1: {"h": (-2.625, 3.5)}},
+    )
+
+
+def fedsol_with_scaffold() -> Case:
+    """ρ = 5 along c - c_i = (3, -4) and (-3, 4). Client 0: q = g0(3, -4) = (6, -12), u0 = (-3, 6),
+    c0 = (-3, 4) - 0 + (6, -12). Client 1: q = g1(-3, 4) = (-10, 7), y = (5, -3.5), q = g1'(2, 0.5) = (-1, -0.5),
+    u1 = (5.5, -3.25), c1 = (3, -4) - u1. c = ½ ((6, -12) - u1)."""
+    return Case(
+        {**FIXED, "proximal": "scaffold"},
+        {"theta": (1.25, 1.375), "0.c": (3, -8), "1.c": (-2.5, -0.75), "c": (0.25, -4.375)},
+        server={"c": (0, 0)},
+        clients={0: {"c": (-3, 4)}, 1: {"c": (3, -4)}},
+    )
+
+
+def strategy(name: str, theta: tuple[float, float], **changes: Any) -> Case:
+    """FedSOL's strategies with μ = 2, so that A2 and A6 differ; u0 = (-1.5, 2) wherever e = 0 at x.
+
+    Client 1 at y = (2, -1.5): e = (4, -3), ∇L(y) = (-1, -2.5), ∇L(y + e) = (3, -5.5), ∇L_p(y) = (4, -3),
+    ∇L_p(y + e) = (12, -9)."""
+    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 2.0}, "strategy": name}, {"theta": theta}, **changes)
+
+
+def fedsol_a0() -> Case:
+    """`fedavg`."""
+    return strategy("A0", (0.5, 0.875))
+
+
+def fedsol_a2() -> Case:
+    """q = (-1, -2.5) + (12, -9) = (11, -11.5), u1 = (-3.5, 4.25)."""
+    return strategy("A2", (-2.5, 3.125))
+
+
+def fedsol_a3() -> Case:
+    """q = (3, -5.5) + (12, -9) = (15, -14.5), u1 = (-5.5, 5.75)."""
+    return strategy("A3", (-3.5, 3.875))
+
+
+def fedsol_a4() -> Case:
+    """e along ∇L + ∇L_p, at x along ∇L. Client 0: e = (3, -4), q = (6, -12) + 2 e = (12, -20), u0 = (-6, 10).
+    Client 1: e = (-4, 3), q = (-12, 6) + 2 e, y = (10, -6). Second sample b = (27, -14): ∇L + ∇L_p = (-17, 8) + (20,
+    -12) = (3, -4) = e; at y + e = (13, -10): (-14, 4) + (26, -20) = (12, -16), u1 = (4, 2)."""
+    return strategy("A4", (-1, 6), samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, 27, -14)]])
+
+
+def fedsol_a5() -> Case:
+    """q = (-1, -2.5) + (4, -3) = (3, -5.5), u1 = (0.5, 1.25): FedProx."""
+    return strategy("A5", (-0.5, 1.625))
+
+
+def fedsol_a6() -> Case:
+    """q = (3, -5.5) + (4, -3) = (7, -8.5), u1 = (-1.5, 2.75)."""
+    return strategy("A6", (-1.5, 2.375))
 
 
 def projection_l2() -> Case:

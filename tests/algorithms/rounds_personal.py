@@ -9,6 +9,7 @@ from math import exp
 from typing import Any
 
 from tests.algorithms.quadratic import LN2, Case
+from tests.algorithms.rounds_outputs import softmax
 
 ONE_EACH = [((1, 2, -3, 2),), ((2, 1, 2, -3),)]
 
@@ -41,6 +42,17 @@ def perfedavg() -> Case:
     return Case({"name": "perfedavg", "inner_lr": 0.25}, {"theta": (-0.0625, -0.0625)}, samples=ONE_EACH)
 
 
+def perfedavg_hessian_free() -> Case:
+    """v as in `perfedavg`; on a quadratic the difference is exact, q = (1 - a A) v with the curvatures A.
+    Client 0, A = (1, 2): (0.75 · 2.25, 0.5 · -2) = (1.6875, -1); client 1, A = (2, 1): (-1, 1.6875).
+    x = -½ (0.6875, 0.6875)/2."""
+    return Case(
+        {"name": "perfedavg", "inner_lr": 0.25, "hessian_free": True, "delta": 0.5},
+        {"theta": (-0.171875, -0.171875)},
+        samples=ONE_EACH,
+    )
+
+
 def knnper() -> Case:
     """Trained as FedAvg is: H = (½, 0; -½, 0)."""
     return Case({"name": "knnper"}, {"theta": (2, 0, 0.5, 0, -0.5, 0)}, **FEATURES)
@@ -64,6 +76,16 @@ def fedproto() -> Case:
             "prototypes": [(-0.25, 1.125), (-0.5, -0.75)],
             "known": (1, 1),
         },
+        server=PROTOTYPES,
+        **FEATURES,
+    )
+
+
+def fedproto_by_samples() -> Case:
+    """As `fedproto`, but P_0 = (2 (-1, 1.5) + (0.5, 0.75))/3."""
+    return Case(
+        {"name": "fedproto", "lam": 3.0, "average": "samples"},
+        {"prototypes": [(-0.5, 1.25), (-0.5, -0.75)]},
         server=PROTOTYPES,
         **FEATURES,
     )
@@ -102,6 +124,16 @@ def fedgen() -> Case:
         server=generator((0, 2), (-1, 1), (1, -1)),
         **FEATURES,
     )
+
+
+def fedgen_distillation() -> Case:
+    """a = 0, b = 17, η = 6 ln 2, the features are the inputs; G(0) = -½, G(1) = G(2) = 0. At logits 0 the target equals
+    p: u0 = (2, 2, -4) ln 2, client 1's first step y = (-2, 4, -2) ln 2, as in `fedntd`. Then p = (1, 64, 1)/66; target
+    softmax(-½ y) = (2, ¼, 2)/4.25 = (8, 1, 8)/17; 17 (p - target) = (-511, 1022, -511)/66; with p - onehot = (-65, 64,
+    1)/66: q = (-576, 1086, -510)/66. u1 = ((-22, 44, -22) - (-576, 1086, -510)) ln 2/11 = (554, -1042, 488) ln 2/11.
+    x = ((22, 22, -44) + (554, -1042, 488)) ln 2/22."""
+    state = generator((1, 0, 0), (-0.5,), (0,))
+    return softmax({**SMALL, "alpha": 0.0, "beta": 17.0}, (576, -1020, 444), 22, lr=6, server=state)
 
 
 A = LN2 / 4
@@ -177,6 +209,18 @@ def apfl() -> Case:
         {"name": "apfl", "adaptive": True},
         {"theta": (0.5, 0.875), "0.v": (0.125, 2.5), "0.alpha": 0.75, "1.v": (1.375, -0.21875), "1.alpha": 0.546875},
         clients={0: {"v": (1, 2), "alpha": 0.5}},
+    )
+
+
+def apfl_logits() -> Case:
+    """The logits differ by 40 + f, so their mixture's loss is 40 + a f(v) + (1 - a) f(y): by v it is a g(v), by a it is
+    f(v) - f(y). x as in `ditto`. Client 0, a = ¼, v = (1, 2), y = 0: g0(v) = (4, 0), v = (1, 2) - ½ · ¼ (4, 0); f0 = 8
+    and 8.5, a = ¼ + ½ · ½. Client 1, a = ½, v = 0 = y: v = (1, -0.75), a stays; then y = (2, -1.5): g1'(v) =
+    (-2, -1.75), v = (1, -0.75) - ¼ g1'; f1' = 3.53125 and 3.625, a = ½ + ½ · 0.09375."""
+    return Case(
+        {"name": "apfl", "adaptive": True, "mix": "logits"},
+        {"theta": (0.5, 0.875), "0.v": (0.5, 2), "0.alpha": 0.5, "1.v": (1.5, -0.3125), "1.alpha": 0.546875},
+        clients={0: {"v": (1, 2), "alpha": 0.25}},
     )
 
 

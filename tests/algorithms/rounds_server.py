@@ -1,5 +1,5 @@
-"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite and an option of
-SCAFFOLD.
+"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite and the options of
+FedDyn and SCAFFOLD.
 
 FedAvg's updates (`rounds_corrections.fedavg`): u0 = (-1.5, 2), u1 = (2.5, -0.25), U = (0.5, 0.875)."""
 
@@ -32,6 +32,23 @@ def fedadam() -> Case:
     )
 
 
+def fedadam_start() -> Case:
+    """β1 = 0, β2 = ½, lr = 1, τ = ½: v starts at τ² = ¼: v = (0.25, 0.5078125), x = U/(√v + ½)
+    = (0.5/1, 0.875/1.2126096)."""
+    return Case(
+        {"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1},
+        {"theta": (0.5, 0.7215843), "v": (0.25, 0.5078125)},
+    )
+
+
+def fedadam_start_zero() -> Case:
+    """The same from v = 0: v = (0.125, 0.3828125), x = (0.5/0.8535534, 0.875/1.1187184)."""
+    return Case(
+        {"name": "fedadam", "beta1": 0, "beta2": 0.5, "tau": 0.5, "lr": 1, "start": "zero"},
+        {"theta": (0.5857864, 0.7821450), "v": (0.125, 0.3828125)},
+    )
+
+
 def fedyogi() -> Case:
     """As `fedadam`, from v = (1.0625, 0.05859375): the first entry is above U² and falls by ¼ U², the second, below,
     rises by it: v = (1.0625 - 0.0625, 0.05859375 + 0.19140625) = (1, 0.25). x = ½ m/(√v + ½) = (0.625/1.5, -0.78125/1).
@@ -57,10 +74,23 @@ def fednova() -> Case:
     return Case({"name": "fednova"}, {"theta": (-0.1875, 1.40625)})
 
 
+def fednova_by_samples() -> Case:
+    """π = (1, 2)/3: τ = 5/3, Σ π u_i/a_i = ((-1.5, 2) + 2 (1.25, -0.125))/3 = (1, 1.75)/3; η_g = ½."""
+    return Case(
+        {"name": "fednova"}, {"theta": (2.5 / 9, 4.375 / 9)}, training={"aggregation": "samples", "server_lr": 0.5}
+    )
+
+
 def fednova_momentum() -> Case:
     """m = ½. Client 1: v = (-4, 3), y = (2, -1.5); v = ½ (-4, 3) + (-1, -2.5) = (-3, -1), u1 = (3.5, -1).
     a_1 = 1 + (½ + 1) = 2.5, a_0 = 1, τ = 1.75; ½ ((-1.5, 2) + (1.4, -0.4)) = (-0.05, 0.8)."""
     return Case({"name": "fednova"}, {"theta": (-0.0875, 1.4)}, training={"momentum": 0.5})
+
+
+def fednova_proximal() -> Case:
+    """μ = 1, ημ = ½. u1 = (1.5, 0.5) as in `rounds_corrections.fedprox`; a_1 = (1 - ½) 1 + 1 = 1.5, τ = 1.25;
+    ½ ((-1.5, 2) + (1, 1/3)) = (-0.25, 3.5/3)."""
+    return Case({"name": "fednova", "mu": 1.0}, {"theta": (-0.3125, 4.375 / 3)})
 
 
 def mimelite() -> Case:
@@ -98,6 +128,40 @@ def feddc() -> Case:
     )
 
 
+def feddc_by_samples() -> Case:
+    """n = (1, 2), N = 2: w = (2/3, 4/3), α_i = α/w_i = (¾, ⅜), c/w_i = (-1.5, 0.75) and (-0.75, 0.375).
+    Client 0: q = (3, -4) + ¾ (2, -2) + (-1.5, 0.75) - (1, -1) = (2, -3.75), u0 = (-1, 1.875);
+    Δc_0 = -(-1.5, 0.75) - u0/½ = (3.5, -4.5). Client 1: c/w - c_1 = (2.25, -1.625);
+    q = (-4, 3) + ⅜ (-4, 2) + (2.25, -1.625) = (-3.25, 2.125), y = (1.625, -1.0625);
+    q = (-1.375, -2.0625) + ⅜ (-2.375, 0.9375) + (2.25, -1.625) = (-0.015625, -3.3359375),
+    u1 = (1.6328125, 0.60546875), Δc_1 = (0.75, -0.375) - u1 = (-0.8828125, -0.98046875).
+    c = (-1, 0.5) + ½ (⅔ Δc_0 + 4/3 Δc_1); h = (-1, 0) + U, U = (0.31640625, 1.240234375) (uniform), x = U + h."""
+    return Case(
+        {"name": "feddc@forms", "alpha": 0.5, "scaling": "samples"},
+        {
+            "theta": (-0.3671875, 2.48046875),
+            "h": (-0.68359375, 1.240234375),
+            "c": (-1 + 1.734375 / 3, 0.5 - 6.4609375 / 3),
+            "0.c": (4.5, -5.5),
+            "1.c": (-3.8828125, 1.01953125),
+        },
+        server={"h": (-1, 0), "c": (-1, 0.5)},
+        clients=VARIATES,
+    )
+
+
+def feddyn_by_samples() -> Case:
+    """α = ½, α_i = (¾, ⅜) as in `feddc_by_samples`, duals as there. u0 = -½ ((3, -4) + ¾ (2, -2)) = (-2.25, 2.75).
+    Client 1: q = (-4, 3) + ⅜ (-4, 2) = (-5.5, 3.75), y = (2.75, -1.875);
+    q = (-0.25, -2.875) + ⅜ (-1.25, 0.125) = (-0.71875, -2.828125), u1 = (3.109375, -0.4609375)."""
+    return Case(
+        {"name": "feddyn@forms", "alpha": 0.5, "scaling": "samples"},
+        {"theta": (-0.140625, 2.2890625), "h": (-0.5703125, 1.14453125)},
+        server={"h": (-1, 0)},
+        clients=DUALS,
+    )
+
+
 def scaffold_effective_steps() -> Case:
     """m = ½, so u1 = (3.5, -1) and a_1 = 2.5 as in `fednova_momentum`: c_1 = -u1/(2.5 · ½) = (-2.8, 0.8),
     c_0 = (3, -4). Counting steps it would be -u1/(2 · ½)."""
@@ -112,6 +176,11 @@ def fedexp() -> Case:
     """U = (0.5, 0.875), ||U||² = 1.015625; the mean of ||u||² is (6.25 + 6.3125)/2 = 6.28125. With ε = 0.484375 the
     factor is 6.28125/(2 · 1.5) = 2.09375, x = 2.09375 U."""
     return Case({"name": "fedexp", "epsilon": 0.484375}, {"theta": (1.046875, 1.83203125)})
+
+
+def fedexp_over_the_cohort() -> Case:
+    """As `fedexp`, M = 2: with ε = 0.2421875 the same."""
+    return Case({"name": "fedexp", "epsilon": 0.2421875, "epsilon_scale": "cohort"}, {"theta": (1.046875, 1.83203125)})
 
 
 def feddisco() -> Case:

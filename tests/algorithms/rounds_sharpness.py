@@ -75,9 +75,23 @@ def fedsmoo() -> Case:
             "0.mu": (-2, -2),
             "1.mu": (-4, 10),
         },
-        samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 6, -15.5)]],
-        server={"h": (-1, 0), "s": (1, -1)},
-        clients={0: {"h": (2, -2), "mu": (-6, -3)}, 1: {"h": (-4, 2), "mu": (-1, 1)}},
+        **SMOO,
+    )
+
+
+SMOO = {
+    "samples": [CLIENT_0, [FIRST_OF_1, (1, 1, 6, -15.5)]],
+    "server": {"h": (-1, 0), "s": (1, -1)},
+    "clients": {0: {"h": (2, -2), "mu": (-6, -3)}, 1: {"h": (-4, 2), "mu": (-1, 1)}},
+}
+
+
+def fedsmoo_corrected() -> Case:
+    """As `fedsmoo`, but s from μ_i - e_K: ((-2, -2) - (5, 0) + (-4, 10) - (3, 4))/2 = (-7, 2), of norm √53."""
+    return Case(
+        {"name": "fedsmoo", "rho": 5.0, "alpha": 0.5, "perturbation_dual": "corrected"},
+        {"theta": (-1.25, -8.625), "s": (-35 / sqrt(53), 10 / sqrt(53)), "0.mu": (-2, -2)},
+        **SMOO,
     )
 
 
@@ -185,6 +199,17 @@ def fedrobust() -> Case:
     )
 
 
+def fedrobust_full() -> Case:
+    """Client 0 of `fedrobust` alone, with a whole matrix: by the shift d = (4.5, 2, -3, 4), by Λ its outer product with
+    z = (1, 2, -3, 2): row r of [Λ | δ] is that of [I | 0] + ½ d_r (z, 1)."""
+    affine = ((3.25, 4.5, -6.75, 4.5, 2.25), (1, 3, -3, 2, 1), (-1.5, -3, 5.5, -3, -1.5), (2, 4, -6, 5, 2))
+    return Case(
+        {"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25, "affine": "full"},
+        {"theta": (-1.5, 2), "0.affine": affine},
+        cohorts=[[0]],
+    )
+
+
 def fedgloss() -> Case:
     """ρ = ρ_l = 5, α = ½, x = 0, -U_old = (6, -8): x~ = (3, -4). H_0 = (2, -2), H_1 = (-4, 2), h = (-1, 0).
     Client 0, b = 0: g = (3, -4) = e, q = (6, -8) + ½ H_0 = (7, -9), u0 = (-3.5, 4.5). Client 1, b = (5, -7): g = (-4,
@@ -251,6 +276,9 @@ def fedwmsam_along_the_momentum() -> Case:
     )
 
 
+NESTEROV = {"samples": [[(1, 1, -2, 2)], [(2, 1, 3, -5)]]}
+
+
 def fednsam() -> Case:
     """γ = ½, ρ = 5, m = (2, -4), s = (1, -2). Client 0: g = (3, -4) = e, (6, -8), u0 = (-3, 4). Client 1: g = (-4, 3)
     = e, (-12, 6), u1 = (6, -3). m = (1, -2) + (1.5, 0.5), x = 0 + m."""
@@ -258,5 +286,27 @@ def fednsam() -> Case:
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0},
         {"theta": (2.5, -1.5), "m": (2.5, -1.5)},
         server={"m": (2, -4)},
-        samples=[[(1, 1, -2, 2)], [(2, 1, 3, -5)]],
+        **NESTEROV,
+    )
+
+
+def fednsam_of_the_momentum() -> Case:
+    """γ = ½, ρ = 5, m = (6, -8), s = (3, -4), e = -5 (0.6, -0.8) takes it to 0: g = (2, -2) and (-6, 5), U = (1,
+    -0.75); m = (3, -4) + U."""
+    return Case(
+        {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum"},
+        {"theta": (4, -4.75), "m": (4, -4.75)},
+        server={"m": (6, -8)},
+        **NESTEROV,
+    )
+
+
+def fednsam_of_one_round() -> Case:
+    """γ = ½, ρ = 5. First round, m = 0: g = (2, -2) and (-6, 5), U = (1, -0.75) = m = x. Second: e = -5 (0.8, -0.6)
+    takes s = 1.5 x to (-2.5, 1.875), g = (-0.5, -0.125) and (-11, 6.875), U = (2.875, -1.6875); m = 1.5 U, x + m."""
+    return Case(
+        {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum", "memory": "last"},
+        {"theta": (1, -0.75), "m": (1, -0.75)},
+        {"theta": (5.3125, -3.28125), "m": (4.3125, -2.53125)},
+        **NESTEROV,
     )
