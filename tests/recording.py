@@ -1,13 +1,16 @@
 """Stands in for CUDA's graphs on a CPU: a recording is the function itself, a replay calls it on the static tensors. So
 a result that a later replay overwrites, an input that was forgotten, and a value that a loss keeps from the time of its
-recording show as other bits."""
+recording show as other bits. As with CUDA's, a number on another device is an argument of a kernel: its value at the
+recording. `Elsewhere` is a tensor of such a device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedray.models.network import Network
-from fedray.models.recorded import Recorder
+from fedray.models.recorded import Compute, Recorder, _Entry
 
 
 class Called:
@@ -26,7 +29,26 @@ class Called:
             result.copy_(new)
 
 
+class Elsewhere(Tensor):
+    """A tensor that says it is on another device than those of a CPU; what is computed from it is not."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    device = torch.device("meta")  # type: ignore[assignment]
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.as_subclass(Tensor).clone().to(*args, **kwargs)
+
+
+class Freezing(Recorder):
+    """Records numbers of another device as values."""
+
+    def _record(self, entry: _Entry, compute: Compute, given: Sequence[Tensor]) -> None:
+        values = {k: t.to("cpu") for k, t in enumerate(given) if t.ndim == 0 and isinstance(t, Elsewhere)}
+        own = [values.get(k, t) for k, t in enumerate(given)]
+        super()._record(entry, lambda *held: compute(*(values.get(k, t) for k, t in enumerate(held))), own)
+
+
 def record_calls(network: Network) -> Recorder:
     """Let a network on the CPU replay functions."""
-    network.recorder = Recorder(network, Called)
+    network.recorder = Freezing(network, Called)
     return network.recorder

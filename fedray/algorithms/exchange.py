@@ -40,8 +40,8 @@ Loss = Callable[..., Tensor]
 pass alone.
 
 A method reads its arguments and the method's options, nothing else; what changes from client to client or from round to
-round is a tensor among its arguments. So a GPU can launch its gradient from a recording, ten times as fast as a
-function's with a small model.
+round is a tensor among its arguments, which is moved to theta's device if it is on another. So a GPU can launch its
+gradient from a recording, ten times as fast as a function's with a small model.
 
 Examples:
     >>> class Smooth(Algorithm):

@@ -27,6 +27,7 @@ from fedray.cluster.object_states import (
 )
 from fedray.cluster.timeouts import FLOOR, CallTimeouts, Heartbeat
 from fedray.common.errors import UserError
+from fedray.common.explain import LESS_MEMORY
 from fedray.common.vectors import Vectors
 from fedray.components.plugins import blame
 from fedray.components.sources import Sources, list_held, take_sources
@@ -41,7 +42,7 @@ from fedray.engine.process.device import map_vectors
 from fedray.engine.process.evaluate import count_chunks, evaluate
 from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
-from fedray.engine.process.worker import LESS_MEMORY, Worker
+from fedray.engine.process.worker import Worker
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 from fedray.partitions.held_out import Split
 

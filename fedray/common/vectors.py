@@ -1,6 +1,7 @@
 """A flat dictionary of named tensors whose entries also read as attributes: `c.state.h`, `c.message.delta`.
 
-`copy_to`, `upload` and `download` are the only places where fedray copies between the host's memory and a device.
+`copy_to`, `upload` and `download`, and for a user's own vectors `bring`, are the only places where fedray copies
+between the host's memory and a device.
 """
 
 import hashlib
@@ -113,6 +114,11 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device | str) -> list[Ten
 def copy_to(packed: Tensor, device: torch.device | str) -> Tensor:
     """Copy one block to a device, without waiting if it is pinned."""
     return packed.to(device, non_blocking=True)
+
+
+def bring(vector: Tensor, device: torch.device) -> Tensor:
+    """Return a user's own vector on a device; itself if it is there, or is no tensor, which others refuse."""
+    return vector.to(device) if isinstance(vector, Tensor) and vector.device != device else vector
 
 
 def mark_read(tensors: Iterable[Tensor]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import Slip, UserError, warn_once
-from fedray.common.vectors import digest_tensors
+from fedray.common.vectors import bring, digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import (
     DECLARE,
@@ -403,8 +403,9 @@ class Network:
         mode.
 
         Float buffers follow the forward pass. The loss is the mean cross-entropy, or a method `loss(forward, x, y,
-        *tensors)`.
+        *tensors)`; what is on another device is moved first, since a recording would hold on to a number of the host.
         """
+        tensors = [bring(tensor, self.theta.device) for tensor in tensors]
 
         def compute(theta: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
             self.load(theta)

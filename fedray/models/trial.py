@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError, format_count, warn_once
+from fedray.common.explain import explain_error
 from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
 from fedray.models.parts import DECLARE, OF_TORCH, find_head
@@ -34,7 +35,10 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
                 outputs = [network(x).logits for x in batches]
             except UserError:  # one sample alone has no statistics (`norm: batch_untracked`); another slip comes again
                 outputs = [network(x).logits for x in batches[1:]]
+    except torch.OutOfMemoryError:  # of a GPU: a process has fewer lanes then, or none
+        raise
     except RuntimeError as error:
+        explain_error(error, name)
         reason, shape = str(error).splitlines()[0], tuple(batches[0].shape[1:])
         raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
     finally:

@@ -25,11 +25,11 @@ from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, escape, format_duration, redact, shorten
+from fedray.common.explain import LESS_MEMORY
 from fedray.common.process import INTERRUPTED
 from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
-from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
 from fedray.sweep.storage import (

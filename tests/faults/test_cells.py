@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 from mlflow import MlflowClient
 
+from fedray.common.explain import LESS_MEMORY
 from fedray.common.vectors import Vectors
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.worker import LESS_MEMORY
 from fedray.engine.state import load_state
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.sweep import Sweep

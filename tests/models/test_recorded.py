@@ -17,7 +17,7 @@ from fedray.models import recorded
 from fedray.models.network import Network
 from fedray.models.recorded import KEPT, PROOFS, RARE, WARM, CudaGraph, Recorder, have_same_bits
 from tests import small
-from tests.recording import Called, record_calls
+from tests.recording import Called, Elsewhere, record_calls
 
 STEPS = WARM + PROOFS + 3
 
@@ -199,6 +199,19 @@ def test_a_rare_shape_is_recorded_once_it_pays_and_the_least_used_goes() -> None
     assert count_recorded(recorder) == KEPT
 
 
+class Weighted(Algorithm):
+    """A method whose loss reads a number that changes from round to round, made without a device."""
+
+    name = "weighted"
+
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, weight: Tensor, *others: Tensor) -> Tensor:
+        return weight * cross_entropy(forward(x).logits, y)
+
+    def gradient(self, c: Client) -> Tensor:
+        weight = torch.tensor(c.lr / c.first_lr).as_subclass(Elsewhere)
+        return c.grad(c.theta, self.loss, weight) + c.second.grad(c.theta, self.loss, weight)
+
+
 class Scaled(Algorithm):
     """A method whose loss reads an option, an attribute of its class, a number of its module, and a tensor."""
 
@@ -246,6 +259,27 @@ def test_a_loss_whose_values_change_is_not_stale_and_they_do_not_pile_up(monkeyp
     for number, given in enumerate(iter_inputs(network, 40)):
         network.compute_gradient(*given, loss=Scaled(by=number).loss)  # type: ignore[arg-type]
     assert len(network.recorder._entries) <= 10
+
+
+def test_a_number_of_another_device_is_not_frozen_in_a_recording() -> None:
+    """It is moved where it enters, for a network's own calls and for a client's; a vector as well."""
+    plain, recording = make(Plain)
+    for number, given in enumerate(iter_inputs(plain)):
+        extra = [torch.tensor(1.0 + number), torch.full((3,), float(number))]
+        away = [one.as_subclass(Elsewhere) for one in extra]
+        Called.replays = 0
+        expected = plain.compute_gradient(*given, loss=Weighted().loss, tensors=extra)
+        found = recording.compute_gradient(*given, loss=Weighted().loss, tensors=away)
+        assert all(map(have_same_bits, found, expected)), number
+    assert Called.replays
+    found = []
+    for records in (False, True):
+        options = {"training": {"rounds": 4, "lr_decay": 0.5, "batch_size": 16}, "runtime": {"stack": 1}}
+        running = small.simulation({"name": Weighted}, **options)
+        if records:
+            record_calls(running.backend._worker.network)  # type: ignore[attr-defined]
+        found.append(small.outcome(running))
+    assert found[0] == found[1]
 
 
 def test_bits_are_compared() -> None:

@@ -7,14 +7,16 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from typing import Any, TypeVar
 
 import torch
 
 from fedray.common.errors import UserError, warn_once
 from fedray.common.process import has_bf16
 
+T = TypeVar("T")
 log = logging.getLogger("fedray")
 
 # <malloc.h>: parameter numbers. 32 MiB is the largest threshold glibc accepts on 64-bit machines.
@@ -22,6 +24,13 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MIB = 1 << 20
 CONTEXT = 600 * MIB
 """A CUDA context with the kernels that PyTorch loads, and the memory that cuBLAS and cuDNN allocate themselves."""
+
+PRECISIONS = (
+    "",
+    *("cudnn", "mkldnn"),
+    *("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+)
+"""Where `torch.backends` has a string `fp32_precision`: for all, for a backend, for its operations."""
 
 
 def keep_memory() -> None:
@@ -67,8 +76,7 @@ def isolate_run() -> Iterator[None]:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision("highest")
+        stack.enter_context(_use_full_precision())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):
@@ -79,6 +87,57 @@ def isolate_run() -> Iterator[None]:
         if torch.cuda.is_available():  # otherwise no run changes them
             stack.callback(_choose_kernels, *_get_kernels())
         yield
+
+
+@contextlib.contextmanager
+def _use_full_precision() -> Iterator[None]:
+    """Let no operation round float32 within a block, whichever of PyTorch's two ways the caller has used to allow it.
+
+    The old way is a precision of products and a flag of cuDNN's; reading one raises RuntimeError where the strings of
+    the new way say otherwise.
+    """
+    found = {path: value for path in PRECISIONS if (value := _get_precision(path)) is not None}
+    precision = _read(torch.get_float32_matmul_precision, "")
+    for path in found:
+        _set_precision(path, "none")
+    precision = precision or _read(torch.get_float32_matmul_precision, "high")
+    allows = _read(lambda: torch.backends.cudnn.allow_tf32, True)  # without strings it raises if it is True
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = allows  # until `prepare`
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = allows
+        for path in found:
+            _set_precision(path, "none")
+        for path, value in found.items():
+            if _get_precision(path) != value:  # a backend's string is also that of its operations
+                _set_precision(path, value)
+
+
+def _read(read: Callable[[], T], otherwise: T) -> T:
+    try:
+        return read()
+    except RuntimeError:
+        return otherwise
+
+
+def _get_precision(path: str) -> str | None:
+    """Return one of PyTorch's strings of `PRECISIONS`; None if this version lacks it."""
+    value: str | None = getattr(_find_backend(path), "fp32_precision", None)
+    return value
+
+
+def _set_precision(path: str, value: str) -> None:
+    _find_backend(path).fp32_precision = value
+
+
+def _find_backend(path: str) -> Any:
+    found: Any = torch.backends
+    for name in path.split(".") if path else ():
+        found = getattr(found, name, None)
+    return found
 
 
 def _keep_cpu() -> None:
@@ -107,35 +166,25 @@ def prepare(tf32: bool, deterministic: bool) -> None:
 
     With `deterministic` an operation without such a kernel raises RuntimeError when it is used.
     """
+    # cuBLAS, also within cuDNN's LSTM, gives the same bits each time if its workspace has buffers of one size. This is
+    # PyTorch's own choice on an H200; without it cuDNN has two sizes. A setting of the user's stays.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # By default torch allows TF32 in convolutions. Filling new tensors would be a pass over each; nothing reads them
     # before they are written.
-    _choose_kernels(tf32, tf32, deterministic, False, False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    _choose_kernels(deterministic, False, False)
 
 
-def choose_workspace(module: torch.nn.Module) -> None:
-    """Give cuBLAS a workspace with which a model's kernels are deterministic; it is read at cuBLAS's first call.
-
-    PyTorch asks for `:4096:8` or `:16:8`, and for cuDNN's recurrent layers for `:4096:2` or `:16:8`. A setting of the
-    user's stays.
-    """
-    recurrent = any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules())
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8" if recurrent else ":4096:8")
-
-
-def _get_kernels() -> tuple[bool, bool, bool, bool, bool]:
+def _get_kernels() -> tuple[bool, bool, bool]:
     """Return this process's choice of kernels, as `_choose_kernels` takes it."""
     return (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
     )
 
 
-def _choose_kernels(matmul_tf32: bool, cudnn_tf32: bool, deterministic: bool, warn_only: bool, fill: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
-    torch.backends.cudnn.allow_tf32 = cudnn_tf32
+def _choose_kernels(deterministic: bool, warn_only: bool, fill: bool) -> None:
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK
 from fedray.common.errors import UserError
+from fedray.common.explain import explain
 from fedray.engine.guard import refuse_other_logits
 from fedray.engine.process.reduction import Reduction
 from fedray.engine.process.worker import Worker
@@ -20,6 +21,7 @@ MAX_CONFUSED = 200
 """The confusion matrix is computed for at most this many classes."""
 
 
+@explain("the test of the global model")
 def evaluate(
     worker: Worker, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test", round: int = 0
 ) -> dict[str, Tensor]:

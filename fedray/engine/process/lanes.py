@@ -32,6 +32,7 @@ SPARE = 0.8
 TURN = 8
 """Steps of a lane's turn: changing the lane (its draws) takes as long as a step of a small model's launches."""
 Given = tuple[ClientTask, Drawn | None]
+Place = Callable[[ClientTask], ClientTask]
 
 
 @dataclass(eq=False)
@@ -62,13 +63,13 @@ class Lane:
         with self.use():
             mark_read([broadcast.theta, broadcast.buffers, *broadcast.message.values(), self.network.initial])
 
-    def begin(self, number: int, given: Given, trainer: LocalTrainer, broadcast: Broadcast) -> None:
-        """Take a client."""
+    def begin(self, number: int, given: Given, trainer: LocalTrainer, broadcast: Broadcast, place: Place) -> None:
+        """Take a client, which `place` gives its state on the device at its first step."""
         self.number, self.given, self.result, self._draws = number, given, None, []
         if self._trainers is None or self._trainers[0] is not trainer:  # a trainer keeps masks on the device
             self._trainers = trainer, replace(trainer, network=self.network)
         own, self._own_code = self._trainers[1], trainer.population.own_code
-        self._steps = own.iter_steps(broadcast, given[0], drawn=given[1])
+        self._steps = _iter_steps(own, broadcast, given, place)
 
     def advance(self) -> bool:
         """Make the client's next steps with the lane's draws; return True once it has made all."""
@@ -138,13 +139,14 @@ class Lanes:
         trainer: LocalTrainer,
         broadcast: Broadcast,
         given: Iterable[Given],
+        place: Place,
         explain: Callable[[Exception, ClientTask], None],
     ) -> Iterator[ClientResult]:
         """Train clients, and yield their results in the order in which they are given.
 
         If the memory of a GPU does not hold them side by side, half as many go on, and those in training begin again.
-        Clients and batches are taken on the stream of the lane that trains them; `explain` raises the error that a user
-        is to see.
+        Clients and batches are taken on the stream of the lane that trains them, where `place` gives a client its state
+        on the device; `explain` raises the error that a user is to see.
         """
         left, again, busy = enumerate(given), list[tuple[int, Given]](), list[Lane]()
         results, sent = dict[int, ClientResult](), 0
@@ -160,7 +162,7 @@ class Lanes:
                         following = again.pop(0) if again else next(left, None)
                     if following is None:
                         break
-                    lane.begin(*following, trainer, broadcast)
+                    lane.begin(*following, trainer, broadcast, place)
                     busy.append(lane)
                 if not busy:
                     return
@@ -187,10 +189,14 @@ class Lanes:
         for lane in busy:
             lane.close()
         busy.clear()
-        self.wanted, self._measures = len(self.lanes) // 2, False
-        del self.lanes[self.wanted :]
+        del self.lanes[len(self.lanes) // 2 :]
         torch.cuda.empty_cache()
-        warn_once(f"runtime.lanes: out of memory with {2 * self.wanted} or more lanes; now there are {self.wanted}")
+        self._keep_open(2 * len(self.lanes))
+
+    def _keep_open(self, tried: int) -> None:
+        """Want no more lanes than there are, after so many did not fit."""
+        self.wanted, self._measures = len(self.lanes), False
+        warn_once(f"runtime.lanes: out of memory with {tried} or more lanes; now there are {self.wanted}")
 
     def _open(self, measures: bool) -> None:
         """Add the lanes that are missing. measures: whether a client has been trained, which tells its memory."""
@@ -201,8 +207,19 @@ class Lanes:
             held, free = self._count_memory()
             self.wanted, self._measures = min(MOST, 1 + int(SPARE * free / max(held - self._held, 1))), False
         while len(self.lanes) < self.wanted:
-            network = self._build()
+            try:
+                network = self._build()
+            except torch.OutOfMemoryError:
+                self._keep_open(len(self.lanes) + 1)
+                return
             for name, tensor in network.frozen.items():
                 tensor.data = first.network.frozen[name].data
             network.initial = first.network.initial
             self.lanes.append(Lane(network))
+
+
+def _iter_steps(
+    trainer: LocalTrainer, broadcast: Broadcast, given: Given, place: Place
+) -> Turns[tuple[LocalClient, dict[str, Sum | PerClient]]]:
+    task, drawn = given
+    return (yield from trainer.iter_steps(broadcast, place(task), drawn=drawn))

@@ -8,11 +8,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK, LocalClient
+from fedray.common.explain import explain
 from fedray.engine.guard import ask, refuse_other_logits
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
-from fedray.engine.process.worker import Worker, explain
+from fedray.engine.process.worker import Worker
 
 
+@explain("the test of personal models")
 def evaluate_personal(
     worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
 ) -> dict[int, dict[str, float]]:
@@ -64,6 +66,7 @@ def _test_newcomer(worker: Worker, there: Broadcast, task: ClientTask, epochs: S
     return scores
 
 
+@explain("a personal model")
 def build_personal(worker: Worker, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
     """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
     c = worker.trainer.personalise(worker.to_device(broadcast), worker.task_to_device(task), epochs)

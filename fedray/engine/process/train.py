@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from fedray.client import LocalClient
+from fedray.common.explain import explain, explain_error
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.process.lanes import Lanes
 from fedray.engine.process.reduction import Reduction
-from fedray.engine.process.worker import Worker, explain, explain_error
+from fedray.engine.process.worker import Worker
 from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
 from fedray.engine.training.local_training import Watch
 from fedray.engine.training.stack import ClientResult, agree, can_stack, copy_rows, train_stack
@@ -16,6 +17,7 @@ from fedray.models.stacked import Unstackable
 from fedray.probes.probes import Steps, probe_client
 
 
+@explain("training")
 def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
     """Train the clients of `tasks` and add up their uploads."""
     there, reduction, reply = worker.to_device(broadcast), Reduction(), Reply()
@@ -75,12 +77,11 @@ def _train_in_lanes(
     trainer, config, shards = worker.trainer, worker.problem.config, worker.problem.split.train
     ordered = sorted(tasks, key=lambda task: -trainer.count(len(shards[task.client])).steps)
     drawn_ahead = draw_ahead(config.training, trainer.shards, config.seed, there, ordered)
-
-    given = ((worker.task_to_device(task), drawn) for task, drawn in drawn_ahead)
     yield from lanes.train(
         trainer,
         there,
-        given,
+        drawn_ahead,
+        worker.task_to_device,
         lambda error, task: explain_error(error, f"client {task.client} ({len(shards[task.client])} samples)"),
     )
 

@@ -4,7 +4,7 @@ The modules `train`, `evaluate` and `personal` use it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedray.client import Population
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import warn_once
+from fedray.common.explain import explain
 from fedray.common.vectors import Vectors, upload
 from fedray.datasets.dataset import Samples
 from fedray.engine.messages import Broadcast, ClientTask
@@ -26,8 +27,6 @@ from fedray.engine.training.local_training import LocalTrainer
 from fedray.engine.training.stack import Stacking, choose_size
 from fedray.models.network import Network
 from fedray.models.recorded import record_on_cuda
-
-LESS_MEMORY = "lower training.batch_size, or raise runtime.cpus_per_actor or gpus_per_actor: fewer actors on a node"
 
 
 class Worker:
@@ -48,9 +47,8 @@ class Worker:
         self.probes = config.evaluation.probes
         self.device = device
         self.record = record_on_cuda if device == "cuda" else None
-        self.network = self.build_network()
-        if device == "cuda" and config.runtime.deterministic:
-            devices.choose_workspace(self.network.module)
+        with explain("the model"):
+            self.network = self.build_network()
         self.residence: Residence | None = None
         self.keeps_states = False
         # The test set is on the device; of the training set only what `residence` keeps is.
@@ -130,28 +128,3 @@ class Worker:
         if self.residence is None or not tensors:
             return tensors
         return upload([tensor.detach().numpy() for tensor in tensors], self.device)
-
-
-@contextlib.contextmanager
-def explain(what: str) -> Iterator[None]:
-    """Turn errors that a user can fix into UserErrors, as `explain_error`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        explain_error(error, what)
-        raise
-
-
-def explain_error(error: Exception, what: str) -> None:
-    """Raise a UserError for an error that a user can fix: out of memory (CPU or GPU), or no deterministic kernel."""
-    if "does not have a deterministic implementation" in str(error):
-        raise UserError(
-            f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
-            "false, and runs differ in their last bits"
-        ) from None
-    memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)  # of a CPU
-    if not memory:
-        return
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None

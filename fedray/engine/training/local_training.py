@@ -16,7 +16,7 @@ from fedray.algorithms.local_optimizers import AdamW, Muon
 from fedray.client import SECOND_BUFFERS, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, bring
 from fedray.config import Training
 from fedray.engine.exact_sum import REST
 from fedray.engine.guard import (
@@ -73,7 +73,7 @@ class LocalTrainer:
         state = Vectors(kept)
         if not kept:
             with self._key_start(task.client, "client_state"):
-                state = start_state(algorithm, "client_state", network.initial)
+                state = _bring_all(start_state(algorithm, "client_state", network.initial), network.theta)
             self._refuse_names(state)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
@@ -342,7 +342,9 @@ class LocalTrainer:
                     raise UserError(
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
                     )
-                uploads[name] = upload
+                there = bring(upload.vector, c.theta.device)
+                uploads[name] = upload if there is upload.vector else replace(upload, vector=there)
+        c.state |= _bring_all(c.state, c.theta)
         for name, made in c.made_updates.items():
             refuse_changed(self.algorithm, name, made, 0)
         if self.algorithm.shares != "none":
@@ -378,6 +380,11 @@ class LocalTrainer:
         if training.weight_decay_on != "all":
             decayed = layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(self.network.initial.device)
         return Optimiser(training.clip_norm, training.weight_decay, decayed, self._make_rule)
+
+
+def _bring_all(state: Vectors, theta: Tensor) -> Vectors:
+    """Return a state whose vectors are where theta is."""
+    return Vectors({name: bring(vector, theta.device) for name, vector in state.items()})
 
 
 def exhaust(steps: Turns[T]) -> T:

@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedray
-from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
 from fedray.common import vectors
 from fedray.common.errors import UserError
+from fedray.common.explain import explain
 from fedray.common.vectors import Vectors, digest_tensors
+from fedray.config import Runtime
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
 from fedray.engine.problem import Problem
@@ -36,14 +38,15 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import isolate_run
 from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.lanes import Lane, Lanes
+from fedray.engine.process.reduction import Reduction
 from fedray.engine.process.residence import Residence
-from fedray.engine.process.worker import Worker, explain
+from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
 from tests.conftest import Call
 from tests.methods import COVER, METHODS
-from tests.recording import Called, record_calls
+from tests.recording import Called, Elsewhere, record_calls
 
 
 class Normalised(nn.Module):
@@ -155,6 +158,105 @@ def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(Lane, "advance", advance_in(0))
     with pytest.raises(UserError, match=r"client \d+ \(\d+ samples\): out of memory: .*lower training\.batch_size"):
         running.step()
+
+
+@pytest.mark.parametrize(("name", "tried"), [("task_to_device", 4), ("build_network", 3)])
+def test_memory_that_runs_out_at_a_state_or_at_a_lane_leaves_fewer(
+    name: str, tried: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client whose state finds no place is not lost, and a lane that cannot be built is none."""
+    alone, real, calls = in_lanes(1, "scaffold"), getattr(Worker, name), Counter[str]()
+
+    def run_out(*args: Any) -> Any:
+        calls[name] += 1
+        if calls[name] == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return real(*args)
+
+    monkeypatch.setattr(Worker, name, run_out)
+    running, opened = open_lanes(4, "scaffold")
+    assert (small.outcome(running), len(opened.lanes)) == (alone, 2)
+    assert f"runtime.lanes: out of memory with {tried} or more lanes; now there are 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "options"),
+    [
+        ("fedray.models.network.Network.predict", "the test of the global model: out of memory", {}),
+        ("fedray.models.network.Network.__call__", "the model: out of memory", {}),
+        ("fedray.engine.exact_sum.Accumulator.add_rows", "training: out of memory", {}),
+        ("fedray.engine.process.worker.Worker.to_device", "training: out of memory", {}),
+        (
+            "fedray.client.LocalClient.predict",
+            "the test of personal models: out of memory",
+            {"algorithm": "local-only"},
+        ),
+    ],
+)
+def test_memory_that_runs_out_anywhere_is_a_line(
+    place: str, said: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = None if "__call__" in place else small.simulation(options.get("algorithm", "fedavg"))
+    built, full = small.problem("fedavg"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nmore")
+    monkeypatch.setattr(place, raising(full))
+    with small.refused(f"{said}: CUDA out of memory. Tried to allocate; lower training.batch_size"):
+        Worker(built) if running is None else small.outcome(running)
+
+
+def raising(error: Exception) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "max_unpool2d does not have a deterministic implementation, but",
+            "runtime.deterministic: max_unpool2d has no",
+        ),
+        (
+            "DefaultCPUAllocator: can't allocate memory: you tried",
+            "model.name: mlp: out of memory: DefaultCPUAllocator",
+        ),
+        ("mat1 and mat2 shapes cannot be multiplied", "does not take inputs of shape (1, 8, 8): mat1 and mat2"),
+    ],
+)
+def test_a_model_s_trial_says_what_went_wrong(error: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = small.problem("fedavg")
+    monkeypatch.setattr("fedray.models.network.Network.__call__", raising(RuntimeError(error)))
+    with small.refused(said):
+        built.build_network("cpu")
+
+
+class Away(Algorithm):
+    """Makes a state and uploads without a device."""
+
+    name = "away"
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(visits=torch.zeros(()).as_subclass(Elsewhere))
+
+    def upload(self, c: Client) -> dict[str, Sum | PerClient]:
+        assert type(c.state.visits) is Tensor
+        c.state.visits = (c.state.visits + 1).as_subclass(Elsewhere)
+        one = torch.ones(2).as_subclass(Elsewhere)
+        return {"count": Sum(one, 0.5), "each": PerClient(one)}
+
+
+def test_a_user_s_vectors_are_moved_to_the_client_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside those that are there: one sum or one copy takes all."""
+    results, add = list[Any](), Reduction.add
+    monkeypatch.setattr(
+        Reduction, "add", lambda self, result, cohort: results.append(result) or add(self, result, cohort)
+    )
+    for lanes_open in (1, 3):
+        small.finish(open_lanes(lanes_open, {"name": Away})[0])
+    assert all(type(v) is Tensor for one in results for v in one.state.values())
+    assert all(type(sent.vector) is Tensor for one in results for sent in one.uploads.values())
+    assert {float(one.state.visits) for one in results} == {1.0, 2.0}
 
 
 @pytest.mark.parametrize(("free", "count"), [(0, 1), (125, 2), (10_000, lanes.MOST)])
@@ -382,19 +484,70 @@ def test_kernels_are_chosen_and_one_that_is_not_deterministic_is_named(kernels: 
         torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
 
 
-@pytest.mark.parametrize(
-    ("layer", "given", "expected"),
-    [(nn.Linear(2, 2), None, ":4096:8"), (nn.LSTM(2, 2), None, ":16:8"), (nn.GRU(2, 2), ":4096:2", ":4096:2")],
-)
-def test_cublas_gets_the_workspace_that_the_layers_ask_for(
-    kernels: None, monkeypatch: pytest.MonkeyPatch, layer: nn.Module, given: str | None, expected: str
+@pytest.mark.parametrize("given", [None, ":16:8"])
+def test_cublas_gets_one_workspace_before_any_model_is_tried_out(
+    kernels: None, monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
-    """Without one cuBLAS refuses; PyTorch's page on nn.LSTM allows two, of which cuBLAS knows `:16:8`."""
+    """For all models of a process: cuBLAS's bits may depend on it. A user's stays."""
     if given:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given)
-    device.choose_workspace(layer)
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == expected
+    monkeypatch.setattr(Runtime, "torch_device", "cuda")
+    seen, run = list[str | None](), small.problem("fedavg")
+
+    def build(self: Problem, device: str) -> None:
+        seen.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+        raise KeyError
+
+    monkeypatch.setattr(Problem, "build_network", build)
+    for name in ("refuse_missing", "limit_share"):
+        monkeypatch.setattr(device, name, lambda _: None)
+    with pytest.raises(KeyError):
+        Worker(run)
+    assert seen == [given or ":4096:8"]
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+
+
+STRINGS = ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(p, v) for p in STRINGS for v in ("tf32", "ieee")] + [("", "bf16"), ("mkldnn.conv", "bf16")]
+)
+def test_pytorch_s_new_way_to_allow_tf32_is_put_aside_and_back(kernels: None, path: str, value: str) -> None:
+    """Its old flags then raise; what a caller reads is as before after a run, and a run has full precision."""
+
+    def look() -> list[Any]:
+        seen = [device._get_precision(one) for one in device.PRECISIONS]
+        for read in (
+            torch.get_float32_matmul_precision,
+            lambda: torch.backends.cudnn.allow_tf32,
+            lambda: torch.backends.cuda.matmul.allow_tf32,
+        ):
+            try:
+                seen.append(read())  # type: ignore[no-untyped-call]
+            except RuntimeError:
+                seen.append(None)
+        return seen
+
+    found = {one: device._get_precision(one) for one in device.PRECISIONS}
+    if found[path] is None:
+        pytest.skip("this version of PyTorch has none there")
+    try:
+        device._set_precision(path, value)
+        before = look()
+        with isolate_run():
+            device.prepare(tf32=False, deterministic=False)
+            assert not {device._get_precision(one) for one in device.PRECISIONS} & {"tf32", "bf16"}
+            with isolate_run():
+                pass
+            device.prepare(tf32=True, deterministic=False)
+            assert torch.backends.cuda.matmul.allow_tf32
+        assert look() == before
+    finally:
+        for one, kept in found.items():
+            device._set_precision(one, "none")
+            if kept is not None:
+                device._set_precision(one, kept)
 
 
 def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
