@@ -30,7 +30,7 @@ class Called:
 
 
 class Elsewhere(Tensor):
-    """A tensor that says it is on another device than those of a CPU; what is computed from it is not."""
+    """A tensor on another device, as it says itself; results are on the CPU."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     device = torch.device("meta")  # type: ignore[assignment]

@@ -117,7 +117,7 @@ def copy_to(packed: Tensor, device: torch.device | str) -> Tensor:
 
 
 def bring(vector: Tensor, device: torch.device) -> Tensor:
-    """Return a user's own vector on a device; itself if it is there, or is no tensor, which others refuse."""
+    """Return a user's own vector on a device; itself if it is there, or is no tensor."""
     return vector.to(device) if isinstance(vector, Tensor) and vector.device != device else vector
 
 

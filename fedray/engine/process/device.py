@@ -91,10 +91,10 @@ def isolate_run() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _use_full_precision() -> Iterator[None]:
-    """Let no operation round float32 within a block, whichever of PyTorch's two ways the caller has used to allow it.
+    """Let no operation round float32 within a block; the caller may have allowed it in either of PyTorch's two ways.
 
-    The old way is a precision of products and a flag of cuDNN's; reading one raises RuntimeError where the strings of
-    the new way say otherwise.
+    The old way is a precision of products and a flag of cuDNN's; reading one raises RuntimeError if the strings of the
+    new way contradict it.
     """
     found = {path: value for path in PRECISIONS if (value := _get_precision(path)) is not None}
     precision = _read(torch.get_float32_matmul_precision, "")
