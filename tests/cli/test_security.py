@@ -431,6 +431,7 @@ def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("fedray.cluster.connection._find_reachable", lambda key, address: address)
+    monkeypatch.setattr("fedray.cluster.connection._refuse_other_code", lambda key: None)
     for address in (None, "127.0.0.1:6379"):
         with use_cluster(address):
             pass
