@@ -284,9 +284,11 @@ def compare(
     notes = [*describe_target(sweep, metric, cells, never=False), *list_unlike(cells, rows, columns)]
     notes += describe_doubts(sweep, metric)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    diverged = (cells["status"] == Status.DIVERGED) & cells["_value"].isna()
-    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan), never=cells["_value"] == NEVER)
-    cells = cells.assign(diverged=diverged)
+    cells = cells.assign(
+        _value=cells["_value"].replace(NEVER, math.nan),
+        never=cells["_value"] == NEVER,
+        diverged=(cells["status"] == Status.DIVERGED) & cells["_value"].isna(),
+    )
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 

@@ -71,18 +71,20 @@ class Cost:
 class _Meter(InlineBackend):
     """Trains as the inline backend does, and measures the first client of the last round.
 
-    `training` replaces the run's own; operations are counted in the round `last` (from 0), if one is given.
+    With `training`, which replaces the run's own, it counts that client's operations, without it its passes.
     """
 
-    def __init__(self, training: Training | None = None, last: int | None = None) -> None:
-        self.training, self.last = training, last
+    def __init__(self, training: Training | None = None) -> None:
+        self.training = training
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         trainer = self._worker.trainer
         trainer = replace(trainer, training=self.training or trainer.training)
         from torch.utils.flop_counter import FlopCounterMode  # here: it imports triton, 0.3 s in every process
 
-        with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
+        is_last = broadcast.round == ROUNDS - 1
+        counts = is_last and self.training is not None
+        with FlopCounterMode(display=False) if counts else contextlib.nullcontext() as counter:
             c, uploads = trainer.train(broadcast, tasks[0])
         size, shared = c.layout.size, trainer.network.index(trainer.algorithm.shares)
         theta = broadcast.theta if len(shared) == size else broadcast.theta[shared]
@@ -90,7 +92,7 @@ class _Meter(InlineBackend):
         self.up = _count_numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
         self.client = _count_numbers(c.state.values()) / size
         self.own = _count_numbers(vector for name, vector in c.state.items() if name == OWN) / size
-        self.passes = self._count_passes(trainer, broadcast, tasks[0], c) if self.last is None else {}
+        self.passes = self._count_passes(trainer, broadcast, tasks[0], c) if is_last and self.training is None else {}
         self.operations = 0 if counter is None else counter.get_total_flops()
         return super().train(broadcast, tasks)
 
@@ -220,7 +222,7 @@ def measure_relative_compute(config: RunConfig) -> float:
 def _count_operations(components: str, shape: tuple[int, ...], classes: int, per_epoch: int, epochs: int) -> int:
     """Return the operations of one client's round of an algorithm and a model, as JSON; earlier rounds are short."""
     own = Training(batch_size=2, lr=0.01, local_epochs=epochs)
-    meter, (algorithm, model, _) = _Meter(own, ROUNDS - 1), json.loads(components)
+    meter, (algorithm, model, _) = _Meter(own), json.loads(components)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         if len(shape) == 1:  # text: oneDNN's LSTM is one fused operation, counted as zero
             warnings.simplefilter("ignore")  # the switch itself warns about Intel's GPUs
