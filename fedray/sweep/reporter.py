@@ -30,7 +30,6 @@ from fedray.common.process import INTERRUPTED
 from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
-from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
 from fedray.sweep.storage import (
     describe_kept,
@@ -54,6 +53,8 @@ STYLE = {
 }
 
 
+KEPT_SPLITS = 500
+"""Splits whose files are kept, of some 50 kB each: drawing one takes as long as logging five cells."""
 MINUTE = 60.0
 """Seconds between lines about running cells, where no table can be drawn."""
 
@@ -256,7 +257,7 @@ class TuneReporter(OfThisCall, tune.Callback):
         parts = (problem.split.dealt, problem.split.test, problem.split.validation, unseen)
         key = " ".join(shards.digest for shards in parts if shards is not None)
         files = self._splits[key] = self._splits.pop(key, {}) or problem.make_artefacts()
-        if len(self._splits) > KEPT_PROBLEMS:
+        if len(self._splits) > KEPT_SPLITS:
             self._splits.popitem(last=False)
         return files
 

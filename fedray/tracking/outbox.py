@@ -20,7 +20,8 @@ from fedray.common.process import GRACE, ending
 log = logging.getLogger("fedray")
 T = TypeVar("T")
 FIRST, LONGEST = 1.0, 30.0
-"""Seconds between attempts while the store is away, doubled from the first to the last value."""
+"""Seconds between attempts while the store is away, doubled from the first to the last value; the last one also
+between lines that say how many writes are left."""
 SLOW = 60.0
 """Seconds that a call may take. MLflow limits the time to the next byte only, so one answer can take hours."""
 STEP = 0.2
@@ -43,6 +44,7 @@ class Outbox(AbstractContextManager["Outbox"]):
         self._pool = ThreadPoolExecutor(1, "mlflow")
         self._sent: deque[Future[Any]] = deque()
         self._waited = -math.inf  # since when somebody waits for it; inf: nobody does
+        self._ended = math.inf  # since when this process is to end
         self._given_up: BaseException | None = None
         self.refusal: BaseException | None = None
 
@@ -53,7 +55,7 @@ class Outbox(AbstractContextManager["Outbox"]):
     def send(self, write: Callable[..., object], *arguments: Any) -> None:
         """Call `write` after everything sent before. Its exception is raised by `finish`."""
         self._waited = math.inf
-        self._sent.append(self._pool.submit(write, *arguments))
+        self._sent.append(self._pool.submit(self._call, write, *arguments))
 
     def ask(self, read: Callable[..., T], *arguments: Any) -> T:
         """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
@@ -65,12 +67,20 @@ class Outbox(AbstractContextManager["Outbox"]):
         """Wait until everything has been called. Raises the first exception so far, unless it was raised before."""
         if wait:
             self._waited = min(self._waited, self._clock())
+        said = self._clock()
         while self._sent and (wait or self._sent[0].done()):
+            if self._clock() - said >= LONGEST:
+                log.warning("MLflow: %s left", format_count(1 + self._count_waiting(), "write"))
+                said = self._clock()
             error = self._sent[0].exception()
             self._sent.popleft()
             if self.refusal is None and error is not None:  # the others fail for the same reason
                 self.refusal = error
                 raise error
+
+    def _call(self, write: Callable[..., object], *arguments: Any) -> None:
+        self._check_end("")
+        write(*arguments)
 
     def deliver(self, call: Callable[[], T], away: Callable[[Exception], bool]) -> T:
         """Return what a call of the store answers; while the store is away, the call is repeated.
@@ -79,12 +89,11 @@ class Outbox(AbstractContextManager["Outbox"]):
         answer yet is not repeated: it is waited for further, and a process that ends leaves it behind. away: returns
         True for an exception that means the store cannot be reached; others are raised.
 
-        Raises UserError if the store has been away for the user's patience, KeyboardInterrupt if it has been away for
-        GRACE seconds, and this process is to end; nothing is called from then on. While functions are sent, and nobody
-        waits for their end, it may be away for ever.
+        Raises UserError if the store has been away for the user's patience, KeyboardInterrupt if this process is to end
+        and somebody has waited for GRACE seconds since; nothing is called from then on. While functions are sent, and
+        nobody waits for their end, it may be away for ever.
         """
-        if self._given_up is not None:
-            raise self._given_up
+        self._check_end("")
         began, pause, lost = self._clock(), FIRST, ""
         while True:
             answer, asked = start_call(call), self._clock()
@@ -107,19 +116,27 @@ class Outbox(AbstractContextManager["Outbox"]):
         """Return why the store counts as away, newest first; empty if it does not. Raises as `deliver`."""
         if reason and not lost:
             log.warning("MLflow is unreachable (%s); buffering writes and retrying", reason)
-        lost, seconds = reason or lost, self._clock() - max(began, self._waited)
-        left = format_count(1 + self._count_waiting(), "write")
-        if ending.is_set() and seconds >= GRACE:
-            log.warning("not in MLflow yet: %s (%s)", left, lost or f"no answer in {seconds:.3g} s")
-            self._given_up = KeyboardInterrupt()
-        elif lost and seconds >= self._patience:
+        lost = reason or lost
+        self._check_end(lost)
+        if lost and self._clock() - max(began, self._waited) >= self._patience:
+            left = format_count(1 + self._count_waiting(), "write")
             self._given_up = UserError(
                 f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); not in it yet: {left}. Run the same "
                 "command again when it is back: that completes the log"
             )
-        if self._given_up is not None:
             raise self._given_up
         return lost
+
+    def _check_end(self, lost: str) -> None:
+        """Raise what the outbox has given up with; GRACE seconds after SIGTERM, however many writes wait."""
+        if self._given_up is None and ending.is_set():
+            self._ended = min(self._ended, self._clock())
+            if self._clock() - max(self._ended, self._waited) >= GRACE:
+                left = format_count(1 + self._count_waiting(), "write")
+                log.warning("not in MLflow yet: %s (%s)", left, lost or f"{GRACE:.3g} s were not enough")
+                self._given_up = KeyboardInterrupt()
+        if self._given_up is not None:
+            raise self._given_up
 
     def _count_waiting(self) -> int:
         """Return the number of writes behind the current call."""

@@ -231,7 +231,7 @@ def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
 def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     told, drawn, path = Told(), list[int](), "fedray.engine.problem.Problem.draw_picture"
     monkeypatch.setattr(path, lambda problem: drawn.append(problem.config.seed) or b"\x89PNG")
-    monkeypatch.setattr("fedray.sweep.reporter.KEPT_PROBLEMS", 1)
+    monkeypatch.setattr("fedray.sweep.reporter.KEPT_SPLITS", 1)
     sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
     for trial in trials:
         sink.on_trial_start(0, [], trial)
