@@ -578,8 +578,11 @@ def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -
 
 def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, experiment = store.open_reader()
+    queries = list[str]()
+    client._file.set_trace_callback(queries.append)  # type: ignore[union-attr]
     best = store.pick_best(store.find_runs(client, experiment, HASHES))
     assert list(best) == HASHES[:3]
+    assert len(queries) == 4, "one for the ids and three for what their runs hold, however many cells"
     run = best[HASHES[0]].info.run_id
     for name in ("test_accuracy", "odd", "large", "unknown"):
         points = [
