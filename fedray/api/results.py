@@ -18,18 +18,14 @@ from fedray.common.errors import UserError, format_count
 from fedray.components.sources import hold_sources
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Samples
+from fedray.engine.process.device import isolate_run
 from fedray.engine.result import Result
 from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options
 from fedray.sweep.stages import run_file
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
-from fedray.tracking.store import (
-    TRIAL_CELL,
-    find_sweeps,
-    read_stored_sweep,
-    read_trials,
-)
+from fedray.tracking.store import TRIAL_CELL, find_sweeps, read_stored_sweep, read_trials
 
 
 @dataclass(frozen=True)
@@ -156,6 +152,7 @@ def results(name: str) -> Results:
 
 
 @check_arguments
+@isolate_run()
 def load(run: str) -> Result:
     """Load an earlier run, from its newest checkpoint.
 
@@ -178,6 +175,7 @@ def load(run: str) -> Result:
 
 
 @check_arguments
+@isolate_run()
 def log_model(run: str) -> str:
     """Log the trained model of an earlier run to MLflow, with the run.
 

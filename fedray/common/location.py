@@ -156,8 +156,10 @@ def use_sqlite(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        held = f": another process holds {path}; wait for it, or end it" if "is locked" in str(error) else ""
-        raise UserError(f"{UNUSABLE_STORE}: {join_lines(error)}{held}") from None
+        why = f": another process holds {path}; wait for it, or end it" if "is locked" in str(error) else ""
+        if "readonly" in str(error) and (journal := Path(f"{path.resolve()}-journal")).exists():
+            why = f": a killed process left {journal}; one command by a user who may write the store mends it"
+        raise UserError(f"{UNUSABLE_STORE}: {join_lines(error)}{why}") from None
 
 
 def refuse_other_file(path: Path) -> None:

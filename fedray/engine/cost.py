@@ -26,6 +26,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.device import isolate_run
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import OWN, LocalTrainer
 from fedray.partitions.held_out import Split
@@ -149,14 +150,11 @@ def _run_metered(
     if config.model.takes_tokens:
         x = rng.integers(0, classes, (count, *shape))
     y = np.arange(count) % classes
-    data, threads = Dataset("random", x, y, x, y, classes), torch.get_num_threads()
-    try:
-        shards = Shards(np.arange(count), np.array([0, samples, count]))
+    data, shards = Dataset("random", x, y, x, y, classes), Shards(np.arange(count), np.array([0, samples, count]))
+    with isolate_run():
         simulation = Simulation(Problem(config, data, Split(shards)), meter)
         for _ in range(ROUNDS):
             simulation.step()
-    finally:
-        torch.set_num_threads(threads)  # a run sets its own number
     return simulation
 
 

@@ -116,11 +116,14 @@ class Problem:
 
     def draw_picture(self) -> bytes:
         """Return the client x class heatmap as PNG; takes a quarter of a second."""
-        from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
+        from matplotlib import rc_context  # here: matplotlib takes half a second to import
+
+        from fedray.partitions.heterogeneity import draw_heatmap
 
         counts = self.split.dealt.count_labels(self.data.y_train, self.data.num_classes)
         file, title = io.BytesIO(), f"{self.data.name}, {self.config.partition.make_label()}"
-        draw_heatmap(counts, title=title, unseen=self.config.clients.unseen).savefig(file, format="png")
+        with rc_context({"text.usetex": False}):  # a user's matplotlibrc may ask for a LaTeX that this machine lacks
+            draw_heatmap(counts, title=title, unseen=self.config.clients.unseen).savefig(file, format="png")
         return file.getvalue()
 
     def pack_split(self) -> bytes:

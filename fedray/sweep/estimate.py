@@ -34,7 +34,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.cost import find_input_shape
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.device import warn_of_slow_precision
+from fedray.engine.process.device import isolate_run, warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
@@ -106,6 +106,7 @@ def make_batch(key: Key, takes_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
     return x, np.arange(key.batch) % key.classes
 
 
+@isolate_run()
 def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: Any = None) -> tuple[float, float]:
     """Time rounds of a run's method and model on random data, for `SPAN` seconds, after rounds that do not count.
 
@@ -113,30 +114,26 @@ def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: A
     processes wait for each other before they measure; None for one process. Return the seconds of one gradient, and the
     slowdown: elapsed time over processor time.
     """
-    threads = torch.get_num_threads()
-    try:
-        simulation, count = _make_short(run, key, device, 2, 1)
-        for _ in range(2):  # states that start empty fill
-            simulation.step()
-        began = time.perf_counter()
+    simulation, count = _make_short(run, key, device, 2, 1)
+    for _ in range(2):  # states that start empty fill
         simulation.step()
-        room = ROUND / (time.perf_counter() - began)  # so many such rounds
-        clients = max(2, min(run.clients.largest_cohort, MANY, int(2 * room)))
-        steps = max(1, min(run.training.count_steps(samples), int(2 * room / clients)))
-        if (clients, steps) != (2, 1):
-            simulation, count = _make_short(run, key, device, clients, steps)
-            simulation.step()
-        if barrier is not None:
-            barrier.wait()
-        rounds, began, used = 0, time.perf_counter(), time.process_time()
-        while (elapsed := time.perf_counter() - began) < SPAN or not rounds:
-            simulation.step()
-            rounds += 1
-        used = time.process_time() - used
-        slowdown = 1.0 if device == "cuda" else max(elapsed / max(used, 1e-9), 1.0)
-        return elapsed / rounds / count, slowdown
-    finally:
-        torch.set_num_threads(threads)
+    began = time.perf_counter()
+    simulation.step()
+    room = ROUND / (time.perf_counter() - began)  # so many such rounds
+    clients = max(2, min(run.clients.largest_cohort, MANY, int(2 * room)))
+    steps = max(1, min(run.training.count_steps(samples), int(2 * room / clients)))
+    if (clients, steps) != (2, 1):
+        simulation, count = _make_short(run, key, device, clients, steps)
+        simulation.step()
+    if barrier is not None:
+        barrier.wait()
+    rounds, began, used = 0, time.perf_counter(), time.process_time()
+    while (elapsed := time.perf_counter() - began) < SPAN or not rounds:
+        simulation.step()
+        rounds += 1
+    used = time.process_time() - used
+    slowdown = 1.0 if device == "cuda" else max(elapsed / max(used, 1e-9), 1.0)
+    return elapsed / rounds / count, slowdown
 
 
 def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int) -> tuple[Simulation, float]:

@@ -336,8 +336,8 @@ def make_plan(sweep: Sweep, options: Options = Options(), file: str = "") -> Pla
     sheet, points = make_sheet(sweep, problems, file=file)
     named = (hash for text in options.only for hash in sheet.select(text, "--only"))
     refuse_unknown_names(sweep, sheet.cells.values())
-    unlisted = count_unlisted(sheet)
     sheet.records.update(read_records(sheet.cells))
+    unlisted = count_unlisted(sheet)
     return Plan(sweep, sheet, problems, points, options, frozenset(named if options.only else sheet.cells), unlisted)
 
 

@@ -15,6 +15,7 @@ from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluste
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import escape, format_count, name_place
 from fedray.common.process import treat_sigterm_as_interrupt
+from fedray.engine.process.device import isolate_run
 from fedray.sweep import plan as planning
 from fedray.sweep import storage
 from fedray.sweep.plan import Options, Plan
@@ -27,6 +28,7 @@ POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
 
 
+@isolate_run()
 def plan_and_print(sweep: Sweep, file: str, options: Options = Options(), text: str = "") -> Plan:
     """Plan a sweep and print a summary. Raises a UserError that names the file; text: as for `make_plan`."""
     with name_place(file):

@@ -216,7 +216,9 @@ def read_call(name: str) -> Call:
 def note_first_cell(name: str) -> None:
     """Note in a sweep's lock that its first cell starts: `fedray status` tells from here how long it takes."""
     with contextlib.suppress(OSError):
-        os.utime(get_sweep_lock_file(name))
+        path = get_sweep_lock_file(name)
+        now = max(time.time(), path.stat().st_mtime + 1)  # by this machine's clock, not the storage's server's
+        os.utime(path, (now, now))
 
 
 def count_kept_rounds(cell: Cell) -> int:
@@ -387,7 +389,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
             for name, run in find_sweeps(client, experiment).items()
             if get_sweep_lock_file(name) in running_locks
         }
-        theirs = {cell for run in running.values() for cell in read_cells(client, run)}
+        theirs = {cell for run in running.values() for cell in read_cells(client, run, intact=True)}
         for path in folders:
             record = records.get(path.name)
             removed = record is None and any(search(client, experiment, f"tags.`fedray.cell` = '{path.name}'", True))

@@ -343,8 +343,10 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
     with tempfile.TemporaryDirectory() as scratch:
         try:
             top = Path(client.download_artifacts(run_id, "", scratch))
-        except FileNotFoundError as error:
-            raise UserError(f"run {run_id}: its files in the store are missing: there is no {error.filename}") from None
+        except (MlflowException, OSError) as error:
+            why = f"cannot be read: {redact(join_lines(error))}"
+            why = f"are missing: there is no {error.filename}" if isinstance(error, FileNotFoundError) else why
+            raise UserError(f"run {run_id}: its files in the store {why}") from None
         files = {path.relative_to(top).as_posix(): path for path in top.rglob("*") if path.is_file()}
         for name in SPLITS:
             if path := files.pop(name, None):

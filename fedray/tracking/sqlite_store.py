@@ -140,6 +140,8 @@ class SqliteClient:
             real = one.resolve(strict=True)
             if not real.is_relative_to(root.resolve()) or not (real.is_file() or real.is_dir()):
                 raise UserError(f"run {run_id}: {one} is a link out of the store's files, or no regular file")
+            if real.is_dir():
+                next(real.iterdir(), None)  # raises PermissionError, which `rglob` passes over
         return str(file)
 
     def follow_move(self) -> str:

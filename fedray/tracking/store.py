@@ -272,23 +272,36 @@ def _get_name(run: "AnyRun", tag: str) -> str:
     return name
 
 
-def read_cells(client: "AnyClient", sweep: "AnyRun") -> dict[str, Cell]:
-    """Return hash -> cell that a sweep's own run lists, in its order; empty without a list, or for a damaged one."""
+def read_cells(client: "AnyClient", sweep: "AnyRun", intact: bool = False) -> dict[str, Cell]:
+    """Return hash -> cell that a sweep's own run lists, in its order; empty without a list, or for a damaged one, which
+    is a UserError with `intact`, as it has to be before anything is deleted or overwritten."""
     content = read_artefact(client, sweep.info.run_id, CELLS)
     try:
         listed = json.loads(content)["cells"] if content else []
         return {cell.hash: cell for cell in map(Cell.from_json, listed)}
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        if intact:
+            raise UserError(f"run {sweep.info.run_id}: its artefact {CELLS} is damaged; run its sweep again") from None
         return dict(_leave_out(sweep.info.run_id, CELLS))
 
 
 def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
-    """Return a file of a run; None if it has none of that name."""
+    """Return a file of a run; None if it is known to have none of that name. Raises UserError if it cannot be read."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             return Path(client.download_artifacts(run_id, name, folder)).read_bytes()
-        except _with_mlflow_errors(OSError):
+        except FileNotFoundError:
             return None
+        except _with_mlflow_errors(OSError) as error:  # MLflow's: it may be missing, or away
+            with contextlib.suppress(Exception):
+                if not isinstance(client, SqliteClient) and all(
+                    file.path != name for file in client.list_artifacts(run_id)
+                ):
+                    return None
+            raise UserError(
+                f"MLFLOW_TRACKING_URI: run {run_id}: its file {name} cannot be read from "
+                f"{redact(location.store_uri())}: {redact(join_lines(error))}"
+            ) from error
 
 
 def _leave_out(run_id: str, name: str) -> list[Any]:
@@ -403,16 +416,16 @@ def get_label(run: "AnyRun") -> str:
     return run.info.run_name if setting is None else f"{setting} {seed}" if re.fullmatch(r"s\d+", seed) else setting
 
 
-def find_unlisted(client: "AnyClient", experiment: str, sheet: Sheet) -> "dict[str, AnyRun]":
+def find_unlisted(client: "AnyClient", experiment: str, sheet: Sheet, intact: bool = False) -> "dict[str, AnyRun]":
     """Map each cell that ran under a sweep's name to the run that counts, unless the sheet or another sweep has it.
 
-    Such a cell ran before the sweep's file was changed, or from another file of that name.
+    Such a cell ran before the sweep's file was changed, or from another file of that name. intact: as for `read_cells`.
     """
     query = f"{IS_CELL} AND tags.`fedray.sweep` = '{sheet.name}'"
     left = {cell: run for cell, run in pick_best(search(client, experiment, query)).items() if cell not in sheet.cells}
     for name, run in find_sweeps(client, experiment).items() if left else ():
         if name != sheet.name:
-            for cell in read_cells(client, run):
+            for cell in read_cells(client, run, intact):
                 left.pop(cell, None)
     return left
 
@@ -423,9 +436,14 @@ def read_records(cells: Iterable[str]) -> dict[str, Record]:
 
 
 def count_unlisted(sheet: Sheet) -> int:
-    """Return how many of `find_unlisted` have finished; 0 if there is no store yet. Raises UserError."""
+    """Return how many of `find_unlisted` have finished; 0 if there is no store yet, or, with a line, if it or another
+    sweep's list cannot be read."""
     nothing: dict[str, AnyRun] = {}
-    unlisted = _ask(lambda client, experiment: find_unlisted(client, experiment, sheet), nothing)
+    try:
+        unlisted = _ask(lambda client, experiment: find_unlisted(client, experiment, sheet), nothing)
+    except UserError as error:
+        warn_once(f"{sheet.name}: finished cells of this name that are not among these are not counted: {error}")
+        return 0
     return sum(read_status(run) is Status.FINISHED for run in unlisted.values())
 
 
@@ -476,8 +494,9 @@ def is_transient(error: Exception) -> bool:
             return True  # SQLite, when several processes write: another attempt finds what the first one has written
         status = answer.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
-    if isinstance(error, UserError):
-        return "database is locked" in str(error)  # SqliteClient's
+    if isinstance(error, UserError):  # SqliteClient's, or `read_artefact`'s
+        cause = error.__cause__
+        return "database is locked" in str(error) or (isinstance(cause, Exception) and is_transient(cause))
     return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts
 
 
@@ -493,8 +512,8 @@ def translate_refusals() -> Iterator[None]:
 
 
 def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool = False) -> Sheet:
-    """Return a sweep, given its own run."""
-    cells = read_cells(client, parent)
+    """Return a sweep, given its own run; `with_file` raises UserError for a damaged list of cells, too."""
+    cells = read_cells(client, parent, intact=with_file)
     records = find_records(client, parent.info.experiment_id, cells)
     file = read_sweep_file(client, parent) if with_file else ""
     return Sheet(name, cells, records, str(parent.data.tags.get(DESCRIPTION, "")), file)
@@ -538,9 +557,10 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         if cell is not None or unlisted:
             raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
         return {name: f"{found.data.tags.get('fedray.cell', '')}  {get_label(found)}"}, 0
-    shared = {hash: other for other in sorted(sweeps.keys() - {name}) for hash in read_cells(client, sweeps[other])}
-    listed = Sheet(name, read_cells(client, sweeps[name]))
-    earlier = find_unlisted(client, experiment, listed)
+    others = {other: read_cells(client, sweeps[other], intact=True) for other in sorted(sweeps.keys() - {name})}
+    shared = {hash: other for other, cells in others.items() for hash in cells}
+    listed = Sheet(name, read_cells(client, sweeps[name], intact=unlisted))
+    earlier = find_unlisted(client, experiment, listed, intact=True)
     cells = {} if unlisted else dict(listed.cells)
     cells |= {hash: Cell(hash, get_label(run), {}) for hash, run in earlier.items()}
     if cell is not None:

@@ -20,7 +20,7 @@ import yaml
 from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
-from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
+from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep, note_first_cell
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view
@@ -112,6 +112,10 @@ def test_a_sweep_without_a_store_is_told_by_locks(call: Call, tmp_path: Path, mo
         (folder,) = stored(cells[0].hash)
         with held_elsewhere(get_cell_locks_file(), int(cells[0].hash, 16)):  # as the process locks all its cells
             assert call("status", "early").done.startswith("early is starting, ")
+            with monkeypatch.context() as patch:
+                patch.setattr("time.time", lambda: 0.0)  # the clock was set back
+                note_first_cell("early")
+            assert call("status", "early").done.startswith("early: 3 cells, 1 running, ")
             note_first_cell_ago(0)
             assert call("status", "early").done.startswith("early: 3 cells, 1 running, 1 to run, ")
         assert call("status", "early").done == "early is running now\n", "no cell of its has come to a checkpoint"

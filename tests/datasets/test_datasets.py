@@ -9,6 +9,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,10 @@ def test_made_data_are_what_was_asked_for_and_always_the_same() -> None:
     assert np.bincount(data.y_train).tolist() == [3] * 30 + [2] * 70
     assert (len(data.y_test), data.num_classes, data.client_train) == (100, 100, None)
     assert data.digest == load("synthetic", **asked).digest
+    means = [replace(data, mean=(np.float64(0.5),), std=(np.float64(1),)) for _ in range(2)]
+    with np.printoptions(legacy="1.25"):  # `0.5` in place of `np.float64(0.5)`
+        found = means[0].digest
+    assert data.digest != found == means[1].digest
     assert (data.x_train[:100] != data.x_test).any(), "train and test have noise of their own"
     sizes = np.bincount(natural.client_train, minlength=20)
     assert sizes.min() >= 1

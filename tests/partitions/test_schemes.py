@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from matplotlib import rc_context
 from sklearn.model_selection import train_test_split
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
+from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset, take_train
@@ -330,6 +332,8 @@ def test_heterogeneity_by_hand_of_many_clients_and_as_a_heatmap() -> None:
     assert first["mean_tv"] == pytest.approx(0.5, abs=0.02)
     assert (first["empty_clients"], first["mean_classes"]) == (0, pytest.approx(5001 / 5000))
     counts = np.arange(6200).reshape(100, 62)
+    with rc_context({"text.usetex": True}):  # the wish of a user's matplotlibrc, which needs LaTeX
+        assert Problem.build(RunConfig.parse(small.sections())).draw_picture().startswith(b"\x89PNG")
     figure = draw_heatmap(counts, title="t")
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts.T)
     assert figure.axes[0].get_xlabel() == "client"

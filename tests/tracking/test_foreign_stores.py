@@ -22,9 +22,12 @@ from mlflow import MlflowClient
 
 import fedray
 from fedray.cells.sheet import Sheet
+from fedray.common.errors import UserError
+from fedray.common.location import use_sqlite
 from fedray.config import RunConfig
+from fedray.sweep.storage import lock_sweep
 from fedray.tracking.sqlite_store import ADDRESSES, SqliteClient
-from fedray.tracking.store import find_runs, find_unlisted, open_reader, open_store, read_stored_sweep
+from fedray.tracking.store import count_unlisted, find_runs, find_unlisted, open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
@@ -51,6 +54,7 @@ NOISE = {
     "control characters": "UPDATE tags SET value = char(27) || '[31m' || value WHERE key = 'fedray.status'",
     "no table of tags": "DROP TABLE tags",
 }
+OF_GONE = "SELECT 'fedray.sweep', 'gone', run_uuid FROM tags WHERE key = 'fedray.cell'"
 ARTEFACTS = {"not JSON": b"{", "other keys": b'{"cells": [{}]}', "gone": None}
 
 
@@ -121,8 +125,7 @@ def test_a_bad_list_of_cells_is_named(folder: Path, call: Call, content: str, ca
     if new is not None:
         run = file.parts[-3]
         assert f"run {run}: its artefact cells.json is damaged and left out; run its sweep again" in caplog.text
-    cells = "SELECT 'fedray.sweep', 'gone', run_uuid FROM tags WHERE key = 'fedray.cell'"
-    change(f"INSERT INTO tags (key, value, run_uuid) {cells}")
+    change(f"INSERT INTO tags (key, value, run_uuid) {OF_GONE}")
     assert len(find_unlisted(*open_reader(), Sheet("gone"))) == 1, "the other one is listed by `other`"
 
 
@@ -133,6 +136,37 @@ def test_a_damaged_table_of_trials_is_left_out(folder: Path, content: bytes) -> 
     found = fedray.results("sweep")
     assert found.trials.empty
     assert len(found.cells) == 2
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_nothing_is_deleted_by_a_list_that_cannot_be_read(folder: Path, call: Call, damaged: bool) -> None:
+    """`other` lists a cell of `sweep`. A folder in a file's place is there and cannot be read."""
+    assert "1 cell in other.zip" in call("export", "other").done
+    (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 1]
+    file.unlink()
+    file.write_bytes(b"{") if damaged else file.mkdir()
+    change(f"INSERT INTO tags (key, value, run_uuid) {OF_GONE}")
+    before = Path("mlflow.db").read_bytes()
+    said = "artefact cells.json is damaged; run" if damaged else "file cells.json cannot be read from sqlite:///"
+    with lock_sweep("other"):
+        for line in ("rm sweep --yes", "rm other --unlisted --yes", "import other.zip", "clean --yes"):
+            assert f"run {file.parts[-3]}: its {said}" in call(*line.split()).refused, line
+    assert Path("mlflow.db").read_bytes() == before
+    assert call("tables", "sweep").code == count_unlisted(Sheet("gone")) == 0, "its own list is whole"
+
+
+def test_a_file_of_a_run_that_cannot_be_read_is_a_line_and_no_run_less(folder: Path, call: Call) -> None:
+    file, *_ = Path("mlartifacts").rglob("confusion.csv")
+    file.unlink()
+    file.mkdir()
+    said = f"run {file.parts[-3]}: its file confusion.csv cannot be read from sqlite:///{folder}"
+    assert said in call("figures", "sweep", "--kind", "confusion").refused
+
+
+def test_a_transaction_that_a_killed_process_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a-journal").touch()
+    with pytest.raises(UserError, match=f"a killed process left {tmp_path}/a-journal"), use_sqlite(tmp_path / "a"):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
 
 
 # Other versions of MLflow, and other programs

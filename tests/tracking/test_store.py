@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import FileInfo
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.cells.cell import Cell
@@ -611,6 +612,19 @@ def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, mo
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "nowhere")
     with pytest.raises(store.NotStored, match="no experiment named 'nowhere'"):
         store.open_reader()
+
+
+def test_a_file_counts_as_missing_only_if_the_list_of_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, away = MlflowClient("http://none"), unittest.mock.Mock(side_effect=answered(503))
+    monkeypatch.setattr(client, "download_artifacts", away)
+    monkeypatch.setattr(client, "list_artifacts", lambda run: [FileInfo("partition.png", False, 3)])
+    assert store.read_artefact(client, "r", "none") is None
+    with pytest.raises(UserError, match=r"run r: its file partition.png cannot be read from .* failed") as one:
+        store.read_artefact(client, "r", "partition.png")
+    assert store.is_transient(one.value), "the outbox tries again"
+    monkeypatch.setattr(client, "list_artifacts", away)
+    with pytest.raises(UserError, match="its file none cannot be read"):
+        store.read_artefact(client, "r", "none")
 
 
 FILE = "name: sweep  # α\n"

@@ -66,6 +66,7 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "hatch.linewidth": 0.4,
     "text.parse_math": False,  # names of methods and options may have a $
+    "text.usetex": False,  # and a % or _; a user's matplotlibrc may ask for a LaTeX that this machine lacks
 }
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -84,8 +84,7 @@ def isolate_run() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.callback(_keep_cpu)
-        if torch.cuda.is_available():  # otherwise no run changes them
-            stack.callback(_choose_kernels, *_get_kernels())
+        stack.callback(_choose_kernels, *_get_kernels())
         yield
 
 
@@ -185,7 +184,8 @@ def _get_kernels() -> tuple[bool, bool, bool]:
 
 
 def _choose_kernels(deterministic: bool, warn_only: bool, fill: bool) -> None:
-    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    if _get_kernels()[:2] != (deterministic, warn_only):  # the call imports TorchInductor, for seconds
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
