@@ -353,8 +353,8 @@ def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "It
             yield from ask(cell)
         return
     with ThreadPoolExecutor(QUERIES, "queries") as pool:
-        for found in pool.map(ask, cells):
-            yield from found
+        for runs in pool.map(ask, cells):
+            yield from runs
 
 
 def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
