@@ -117,7 +117,7 @@ class LocalTrainer:
         """Key the draws of a user's hook for a client that begins: tested or trained, in any round."""
         if not self.population.own_code or not self.algorithm.overrides(hook):
             return contextlib.nullcontext()
-        return self.population.key_draws("start", 0, client, self.network.theta.device)
+        return self.population.key_draws(f"start {hook}", 0, client, self.network.theta.device)
 
     def relax(self, x: Tensor, state: Vectors) -> Tensor:
         """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""

@@ -200,7 +200,8 @@ def train_stack(
     for row, task in enumerate(tasks):
         one = trainer.start(broadcast, task)
         # Copies: a state that keeps one of them must not keep the other rows.
-        one.theta, one.local = rows.theta[row].clone(), Vectors({n: v.clone() for n, v in rows.local[row].items()})
+        local = {n: v.clone() if isinstance(v, Tensor) else v for n, v in rows.local[row].items()}
+        one.theta, one.local = rows.theta[row].clone(), Vectors(local)
         one._past_loss, one.step, one.step_rate = rows.total[row], one.steps - 1, algorithm.rate
         with trainer.guard(one):
             uploads = trainer.finish(one, task.weight)
@@ -293,8 +294,8 @@ class _Rows:
 
 
 def has_rows(vector: Tensor, size: int) -> bool:
-    """Return True if a vector of a stack has a row for each client; False if it is the same for all."""
-    return vector.ndim > 0 and len(vector) == size
+    """Return True if a vector of a stack has a row for each client; False if it, or a number, is the same for all."""
+    return isinstance(vector, Tensor) and vector.ndim > 0 and len(vector) == size
 
 
 def get_row(vector: Tensor, row: int, size: int) -> Tensor:
@@ -321,9 +322,11 @@ def _join(each: Sequence[Vectors]) -> Vectors:
     """Return the vectors of several clients as rows; numbers, and what all clients share, stay as they are."""
     joined = Vectors()
     for name, vector in each[0].items():
-        shared = not vector.ndim or (len(each) > 1 and all(own[name] is vector for own in each))
-        if not shared and any(own[name].shape != vector.shape for own in each):
-            raise Unstackable(f"{name} has another shape for some clients")
+        no_tensor = not isinstance(vector, Tensor)
+        alike = (len(each) > 1 or no_tensor) and all(own[name] is vector for own in each)
+        shared = alike or (not no_tensor and not vector.ndim)
+        if not shared and (no_tensor or any(getattr(own[name], "shape", None) != vector.shape for own in each)):
+            raise Unstackable(f"{name} has another shape, or is another number, for some clients")
         joined[name] = vector if shared else torch.stack([own[name] for own in each])
     return joined
 

@@ -4,7 +4,7 @@ Every expected number of a stack comes from the same run with `runtime.stack: 1`
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import numpy as np
@@ -69,6 +69,24 @@ class Scaled(FedAvg):
     def direction(self, c: Client) -> Tensor:
         g = c.grad(c.theta)
         return torch.cat([g[..., :-10], g[..., -10:] * c.local.scale], -1)
+
+
+class Numbered(FedAvg):
+    """Keeps a Python number in c.local, of the round or of the step."""
+
+    name, stacks = "numbered", True
+    by: Literal["round", "step"] = "round"
+
+    def begin(self, c: Client) -> None:
+        c.local.a = 0.5
+
+    def direction(self, c: Client) -> Tensor:
+        if self.by == "step":
+            c.local.a = 0.5 + c.step
+        return c.grad(c.theta) * c.local.a
+
+    def upload(self, c: Client) -> Uploads:
+        return {"u": Sum(c.update * c.weight, 1.0)}
 
 
 class Doubles(FedAvg):
@@ -141,6 +159,13 @@ def test_no_bit_changes(name: str, made: list[int], lines: Lines) -> None:
     assert outcome(name, "auto", "iid", once) == outcome(name, 1, "iid", once)
     assert made
     assert lines() == []
+
+
+@pytest.mark.parametrize("by", ["round", "step"])
+def test_a_python_number_in_local_is_that_of_all(by: str, made: list[int]) -> None:
+    method = {"name": f"{__name__}:Numbered", "by": by}
+    found = outcome(method, 7)
+    assert (found, made[0]) == (outcome(method, 1), 6)
 
 
 def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
