@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 CPU = torch.device("cpu")
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 def make_key(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:

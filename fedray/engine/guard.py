@@ -20,7 +20,7 @@ from fedray.algorithms.base import Algorithm, Client, Rule, Server
 from fedray.common.errors import Slip, UserError, find_nearest
 from fedray.common.rng import read_generator
 from fedray.common.vectors import Vectors
-from fedray.components.attributes import find_changed, list_attributes, list_generators
+from fedray.components.attributes import find_changed, find_own_generators, list_attributes
 
 TYPES = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 TYPES |= {torch.float16, torch.float32, torch.float64}
@@ -44,7 +44,7 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
     known, given = [*state], {f"{name}.{entry}": vector for entry, vector in state.items()}
     own = ":" in algorithm.name  # a user's own class: the rest takes microseconds
     options, attributes = (algorithm.model_dump(), list_attributes(algorithm)) if own else ({}, {})
-    generators = {one: read_generator(one) for one in list_generators(type(algorithm))} if own else {}
+    generators = {one: read_generator(one) for one in find_own_generators(type(algorithm))} if own else {}
     before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
     try:
         yield

@@ -1,8 +1,9 @@
 """A method that changes what it may not, or gives another shape, is refused in one line that names its class."""
 
 import re
+import sys
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -342,16 +343,16 @@ def test_a_model_that_aggregate_never_moves_is_told(caplog: pytest.LogCaptureFix
 
 
 class Computing(Algorithm):
-    """A dictionary that is computed once, and grows."""
+    """A dictionary that is computed once, and grows, in later calls or in the first alone."""
 
-    grows: bool = False
+    grows: Literal["", "always", "once"] = ""
 
     @cached_property
     def seen(self) -> dict[int, float]:
         return {}
 
     def direction(self, c: Client) -> torch.Tensor:
-        if self.grows:
+        if self.grows == "always" or (self.grows and not self.seen):
             self.seen[c.id] = 1.0
         return c.grad(c.theta) * (1 + len(self.seen))
 
@@ -376,8 +377,9 @@ class Holding(Algorithm):
 
 def test_what_is_computed_once_may_not_change() -> None:
     run(problem(f"{HERE}:Computing"), InlineBackend())
-    with pytest.raises(UserError, match=r"Computing\) changes its attribute seen; what changes is a state$"):
-        run(problem({"name": f"{HERE}:Computing", "grows": True}), InlineBackend())
+    for grows in ("always", "once"):
+        with pytest.raises(UserError, match=r"Computing\) changes its attribute seen; what changes is a state$"):
+            run(problem({"name": f"{HERE}:Computing", "grows": grows}), InlineBackend())
 
 
 def test_upload_may_make_a_pass_and_hooks_may_assign_theta() -> None:
@@ -406,6 +408,9 @@ class Remembering(Algorithm):
     held: str
     seen: ClassVar[dict[str, torch.Tensor]] = {}
     steps: ClassVar[int] = 0
+    last: ClassVar[tuple[float, ...] | None] = None
+    array: ClassVar[Any] = np.zeros(5000)
+    nested: ClassVar[Any] = [{"m": torch.zeros(5000, dtype=torch.bfloat16)}, np.array([None])]
     _kept: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
     _last: float = PrivateAttr(0.0)
 
@@ -420,10 +425,16 @@ class Remembering(Algorithm):
                 self.seen["m"] = g = 0.5 * self.seen.get("m", 0) + g
             case "steps":
                 type(self).steps += 1
+            case "last":
+                Remembering.last = (*(Remembering.last or ()), c.lr)
+            case "array":
+                self.array[2500] += 1
+            case "nested":
+                self.nested[0]["m"][2500] += 1
         return g
 
 
-HOLDING = [("Remembering", place) for place in ("_kept", "_last", "seen", "steps")]
+HOLDING = [("Remembering", place) for place in ("_kept", "_last", "seen", "steps", "last", "array", "nested")]
 
 
 @pytest.mark.parametrize(("name", "held"), [("Counting", "seen"), ("Holding", "helper"), ("Holding", "_net"), *HOLDING])
@@ -432,6 +443,14 @@ def test_an_option_or_attribute_that_a_hook_changes_is_named(name: str, held: st
     changed = f"option {held}" if name == "Counting" else f"attribute {held}"
     with pytest.raises(UserError, match=rf"{name}\) changes its {changed}; what changes is a state$"):
         run(problem({"name": f"{HERE}:{name}", "held": held}), InlineBackend())
+
+
+def test_a_generator_that_a_notebook_makes_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cell is run again after the class has served."""
+    for _ in range(2):
+        monkeypatch.setattr(sys.modules[HERE], "GENERATOR", torch.Generator().manual_seed(0))
+        with pytest.raises(UserError, match="draws from a Generator of its module"):
+            run(problem(PATHS["DrawsByItsOwn"]), InlineBackend())
 
 
 CONSTANTS: dict[str, Any] = {
