@@ -265,10 +265,11 @@ class LocalClient(Client):
         """Raise a UserError that names the keys to change if BatchNorm met a batch of one sample."""
         if size == 1 and "more than 1 value per channel" in str(error):
             each = self._now.size or self.batch_size
+            drop = "training.last_batch: drop, " * (self._now.size is None and self.samples > each)
             raise UserError(
                 f"training.batch_size: client {self.id} has {self.samples} samples in batches of {each}, "
-                "and BatchNorm cannot normalise one sample alone; choose another size, a larger partition.min_size, or "
-                "the method's own options of batches"
+                f"and BatchNorm cannot normalise one sample alone; choose another size, {drop}a larger "
+                "partition.min_size, or the method's own options of batches"
             ) from None
 
     def full_grad(self, theta: Tensor) -> Tensor:

@@ -42,7 +42,8 @@ class Ditto(PersonalBeside):
 
     x is the model received. v makes as many steps as the shared model, on its batches, as in the authors' code; ports
     of it train v in separate passes (`personal_epochs`, D-64). One fixed λ for all; the authors also choose it per step
-    and client on validation data (D-65, not offered). λ = 0 is Local-only. The personal model is v.
+    and client on validation data (D-65, not offered). λ = 0 is Local-only. The personal model is v, which is
+    x⁰ until a client first trains.
     """
 
     name = "ditto"

@@ -96,7 +96,8 @@ class FedBN(Algorithm):
 
     Scale, shift and running statistics stay with the client; the layers are recognised by their type, including a
     ResNet's `downsample.1`, while the authors' code goes by names with `bn` in them (D-60). A client that has never
-    been active has the layers of x⁰. Without normalisation layers this is FedAvg bit for bit, and a warning says so.
+    been active has the layers of x⁰. Without normalisation layers the global model is FedAvg's, bit for bit, and a
+    warning says so; personal models are still tested without fine-tuning.
     The part that is sent is 1 minus the share of the normalisation layers: 0.9991 of the zoo's ResNet-18.
     """
 

@@ -15,8 +15,8 @@ class PFedMe(Algorithm):
     The steps of a round are the paper's R outer steps (its `local_epochs` counts batches), `inner_steps` its K; β is
     `training.server_lr`. θ continues from the previous step, the inner steps have no weight decay unless `inner_decay`
     says so, and only the cohort trains (D-67). The personal model is the last θ; the authors' code tests the local y
-    instead (`tested: local`, D-66). Ports that upload θ, or never store it, are not targets (D-68). Running statistics
-    follow θ's first forward pass in each step, averaged as in FedAvg.
+    instead (`tested: local`, D-66); either is x⁰ until a client first trains. Ports that upload θ, or never store it,
+    are not targets (D-68). Running statistics follow θ's first forward pass in each step, averaged as in FedAvg.
     """
 
     name = "pfedme"

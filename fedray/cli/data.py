@@ -93,6 +93,8 @@ def list_doubts(source: "DataSource", data: "Dataset") -> Iterator[str]:
         yield f"nothing reads the arrays {', '.join(map(truncate_repr, unread))} of {source.path}"
 
     sizes = [float(np.abs(x).mean()) for x in (data.x_train, data.x_test) if len(x)]
+    if (least := min(x.min(initial=0) for x in (data.x_train, data.x_test))) < 0 and data.tokens:
+        yield f"there are token ids from {least}; the models of fedray with embeddings take ids from 0"
     if data.x_train.dtype != np.int64 and max(sizes) > 10 * min(sizes):
         yield f"mean absolute values are {sizes[0]:.3g} in x_train and {sizes[1]:.3g} in x_test: one scale is required"
     *others, last = data.input_shape

@@ -196,7 +196,10 @@ def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:
         )
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
-    raise UserError(f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required")
+    hint = "; token ids come from a class (docs/plug-ins.md, A data set)" * (x.dtype.kind in "iu" and x.ndim == 2)
+    raise UserError(
+        f"{where}: {key} is {x.dtype} {x.shape}; uint8 (n, h, w[, c]) or float32 (n, ...) is required{hint}"
+    )
 
 
 def _check_integers(where: str, key: str, y: np.ndarray) -> np.ndarray:

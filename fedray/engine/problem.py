@@ -89,7 +89,7 @@ class Problem:
         if config.algorithm.keeps == "norm":
             network, names = problem.build_network("cpu"), (config.algorithm.name, config.model.name)
             if not network.layout.norms and not network.find_buffers("norm").numel():
-                log.warning("%s: %s has no normalisation layers, so this is FedAvg", *names)
+                log.warning("%s: %s has no normalisation layers, so the global model is FedAvg's", *names)
         return problem
 
     @cached_property
@@ -220,14 +220,17 @@ class Problem:
                 raise UserError(f"data.augment: found crop {one.crop} with fill reflect; at most {side - 1} is allowed")
 
     def _check_tokens(self) -> None:
-        """Refuse data without token ids, or with larger ones than the model takes. Raises UserError."""
+        """Refuse data without token ids, or with others than the model takes. Raises UserError."""
         data, model = self.data, self.config.model
         count = model.count_tokens(data.num_classes)
         if count is None:
             return
         if not data.tokens:
             raise UserError(f"model.name: {model.name} takes token ids, the data are {data.x_train.dtype}")
-        largest = max(int(x.max()) for x in (data.x_train, data.x_test) if x.size)
+        each = [x for x in (data.x_train, data.x_test) if x.size]
+        least, largest = min(int(x.min()) for x in each), max(int(x.max()) for x in each)
+        if least < 0:
+            raise UserError(f"model.name: {model.name} takes token ids from 0, the data have ids from {least}")
         if largest >= count:
             hint = "; set model.vocabulary" * ("vocabulary" in type(model).model_fields)
             raise UserError(

@@ -20,6 +20,7 @@ import pytest
 import torchvision.datasets
 from sklearn.datasets import load_digits
 
+from fedray.cli.data import list_doubts
 from fedray.common.errors import UserError
 from fedray.datasets import DATASETS, arrays, make_data_source
 from fedray.datasets.arrays import Digits
@@ -275,6 +276,12 @@ def test_the_most_frequent_words_have_ids_from_2_and_a_small_vocabulary_is_refus
     built = small.problem(clients=(2, 2), data="ag_news", model={"name": "text_cnn", "vocabulary": 10})
     with small.refused("text_cnn takes token ids below 10, the data have ids up to 13; set model.vocabulary"):
         built.build_network("cpu")
+    built = replace(built, data=replace(data, x_test=data.x_test - 1))
+    with small.refused("text_cnn takes token ids from 0, the data have ids from -1"):
+        built.build_network("cpu")
+    assert [*list_doubts(Mock(), built.data)] == [
+        "there are token ids from -1; the models of fedray with embeddings take ids from 0"
+    ]
 
 
 def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
