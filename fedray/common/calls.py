@@ -10,7 +10,7 @@ from numbers import Integral
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, truncate_repr, warn_once
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,8 +21,8 @@ DEEPEST = 50
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that an argument of a wrong type is a UserError that names it.
 
-    Names of arguments and their number give Python's TypeError, as of the function itself. Values are handed on as they
-    are.
+    Each call warns anew (`warn_once`). Names of arguments and their number give Python's TypeError, as of the function
+    itself. Values are handed on as they are.
     """
 
     @functools.wraps(function)
@@ -37,6 +37,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
             if not fits(value, hint := hints.get(name, Any)):
                 found = f"found {truncate_repr(value)}; {format_hint(hint)} is required"
                 raise UserError(f"{function.__name__}: {name}: {found}")
+        warn_once.cache_clear()
         return function(*args, **kwargs)
 
     return call

@@ -173,7 +173,7 @@ def join_lines(error: BaseException) -> str:
 
 @cache
 def warn_once(message: str) -> None:
-    """Log a warning unless this process has logged the same one."""
+    """Log a warning unless this process has logged the same one in the user's call."""
     logging.getLogger("fedray").warning(message)
 
 

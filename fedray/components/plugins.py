@@ -40,6 +40,8 @@ from fedray.components.sources import digest_source, is_loaded_otherwise, read_s
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
+_appended: dict[str, set[str]] = {}
+"""The working directory, if `load_class` has put it on Python's path, and the modules that it has loaded from there."""
 C = TypeVar("C", bound=Component)
 
 
@@ -254,15 +256,22 @@ def _refuse_declarations(section: str, path: str, found: type[Component], base: 
 
 
 def load_class(section: str, path: str) -> type:
-    """Import `package.module:Class`; the working directory is searched last.
+    """Import `package.module:Class`; the working directory is searched last, and that of an earlier call no longer.
 
     This runs the code of the module, so call it only for what the user starts, never for the contents of a checkpoint
     or a store. Raises UserError if it cannot be imported, or is not a class.
     """
     folder = os.getcwd()
+    for earlier in _appended.keys() - {folder}:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(earlier)
+        for found in _appended.pop(earlier):
+            sys.modules.pop(found, None)
     if folder not in sys.path:
         sys.path.append(folder)
+        _appended[folder] = set()
     module, _, name = path.partition(":")
+    before = {*sys.modules}
     try:
         holder = importlib.import_module(module)
         kind = getattr(holder, name)
@@ -273,6 +282,11 @@ def load_class(section: str, path: str) -> type:
         elif isinstance(error, ModuleNotFoundError) and error.name == module:
             reason += f" in {folder} or among the installed packages; call fedray where {module}.py is"
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
+    finally:
+        for new in (sys.modules.keys() - before) if folder in _appended else ():
+            file = getattr(sys.modules[new], "__file__", None) or ""
+            if file.startswith(os.path.join(folder, new.partition(".")[0])) and not new.startswith("fedray."):
+                _appended[folder].add(new)
     if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")
     return kind

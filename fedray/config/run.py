@@ -307,7 +307,8 @@ class RunConfig(Checked):
             if isinstance(part, Component) and part.source and digest_source(part.section, part.name) != part.source:
                 raise UserError(
                     f"{part.section}: {part.name}, or a module that it imports, has changed since this Python imported "
-                    "it; start Python anew, or call importlib.reload with each module that changed"
+                    "it; start Python anew, or call importlib.reload with each module that changed, then with that "
+                    "of the class"
                 )
 
     def count_revisions(self) -> int:

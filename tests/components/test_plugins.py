@@ -26,6 +26,7 @@ from fedray.common.errors import UserError
 from fedray.components import sources
 from fedray.components.base import Checked, Component
 from fedray.components.identity import EXCLUDED, FILE, list_paths
+from fedray.components.plugins import load_class
 from fedray.components.sources import digest_source
 from fedray.config import Clients, Evaluation, Personal, RunConfig, Training
 from fedray.datasets.arrays import Digits
@@ -440,6 +441,21 @@ def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: 
     assert run.hash_cell("") == RunConfig.unpack(run.pack()).hash_cell("")
     with pytest.raises(UserError, match=r"^algorithm\.name: own:X, or a module that it imports, is not what it was in"):
         RunConfig.unpack(packed)
+
+
+def test_a_class_is_that_of_the_folder_in_which_the_call_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook that changes the folder: so are the modules that it imports, and the folder before is not searched."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("first", "second"):
+        files = {"own_there.py": "from own_beside import K\nclass X:\n    k = K\n", "own_beside.py": f"K = {name!r}"}
+        write(tmp_path / name, files | {f"own_{name}.py": "class X: ..."})
+        monkeypatch.chdir(tmp_path / name)
+        assert vars(load_class("algorithm", "own_there:X"))["k"] == name
+        load_class("algorithm", f"own_{name}:X")
+    with pytest.raises(UserError, match="No module named 'own_first' in "):
+        load_class("algorithm", "own_first:X")
 
 
 METHOD = "class Y:\n    @{}\n    def f(cls):\n        return K\n"
