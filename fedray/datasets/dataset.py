@@ -126,7 +126,7 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """Return the SHA-256 over arrays, classes and transforms; with it data enter the identity of a cell."""
-        with np.printoptions(legacy=False):  # NumPy's numbers as NumPy 2 writes them, whatever the caller has set
+        with np.printoptions(legacy=False):  # NumPy's numbers as NumPy 2 writes them, under any print options
             hashed = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
             hashed.update("".join(map(repr, self.augment)).encode())
         for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "natural_ids"):
