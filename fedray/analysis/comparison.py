@@ -251,7 +251,7 @@ class Comparison:
     @property
     def digits(self) -> int:
         """Digits after the point, as in tables."""
-        return count_digits(self.means["_value"])
+        return count_digits(self.means["_value"], self.metric)
 
     @property
     def lacks_seeds(self) -> bool:
@@ -395,16 +395,17 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
     flips += ": exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more"
     unpaired = any(one.unpaired or one.never for one in found.differences)
     known = [*describe_diverged(found), *known]
+    of_pairs = ["n: pairs with two numbers; the difference is of these, a mean of all runs with one"] * unpaired
+    of_pairs += ["never, neither: runs, or both runs of a pair, that do not reach the target"] * late
     if found.lacks_seeds:
-        return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
+        return [describe_few_seeds(seeds[-1], "paired seed"), *of_pairs, *known, *found.notes]
     return [
         f"{paired}; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
         *([alone] if any(one.interval for one in found.differences) else []),
         *([flips] if any(one.flips is not None for one in found.differences) else []),
-        *(["n: pairs with two numbers; the difference is of these, a mean of all runs with one"] if unpaired else []),
-        *(["never, neither: runs, or both runs of a pair, that do not reach the target"] if late else []),
+        *of_pairs,
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),

@@ -18,7 +18,7 @@ Without --kind: curves, and the sensitivity to every number with three or more v
 A line is the mean over the finished seeds, the band (of more than six lines in the zoom alone) and the bars the sample
 standard deviation. A colour is a method, its shades and dashes are values; lines differ in dashes or markers, not only
 in colour. Panels share their axes, unless that left one half empty, as a caption's line says. Each data set and model
-has its own file. Formats: PNG and PDF.
+has its own file, but of differences. Formats: PNG and PDF.
 """
 
 import re
@@ -209,7 +209,8 @@ def main(
     left_out = () if kind == "partition" else _list_left_out(sweep, kind, metric, x if kind == "curves" else "")
     if kind in ("", "curves") or KINDS[kind].of_tables:
         notes += list_unlike(label_finished(sweep, statuses=WITH_CURVE))
-    for note in [*notes, *(f"not drawn, {what}: {'; '.join(names)}" for what, names in left_out)]:
+    where = " in curves" * (not kind and bool(sweep.searched))  # trials show them
+    for note in [*notes, *(f"not drawn{where}, {what}: {'; '.join(names)}" for what, names in left_out)]:
         write_or_print(f"{note}\n", None)
 
 
@@ -234,7 +235,8 @@ def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, overw
 def _list_left_out(sweep: SweepTable, kind: str, metric: str, across: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
     cells, curves, metrics = sweep.cells, kind in ("", "curves"), metric.replace("+", ",").split(",")
-    shown = cells["status"].isin(WITH_CURVE if curves and across != SECONDS else FINISHED)
+    of_curves = WITH_CURVE if curves and across != SECONDS else FINISHED
+    shown = cells["status"].isin(search.TRIED if kind == "search" else of_curves)
     for name in () if curves else metrics:
         if Metric.parse(name).target is not None:
             shown |= read_values(sweep, name).notna()

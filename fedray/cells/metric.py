@@ -23,7 +23,7 @@ RATIOS = SPEEDUP, SLOWDOWN = ("speedup", "slowdown")
 """Metrics that divide two `rounds_to`."""
 BY_TARGET = {
     f"{ROUNDS_TO}:PERCENT": "first evaluated round with that test accuracy",
-    f"{ROUNDS_TO}:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
+    f"{ROUNDS_TO}:METHOD": "first evaluated round with that method's best test accuracy, seed by seed",
     f"{SPEEDUP}:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
     f"{SLOWDOWN}:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
 }

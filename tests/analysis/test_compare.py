@@ -132,7 +132,7 @@ def test_a_sweep_without_a_finished_run_is_one_line(store: Tracker, call: Call) 
     assert (code, out, err.partition(";")[0]) == (2, "", f"fedray: {NO_PAIR} of fedavg")
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [("stopped", history(70, 80)), ("stopped", history(80))])
     assert call("compare", "sweep").err.startswith(f"fedray: {NO_PAIR}"), "stopped, they have no mean of last rounds"
-    assert "| -1.00 " in call("compare", "sweep", "--metric", "rounds_to:80").out
+    assert "| -1.0 " in call("compare", "sweep", "--metric", "rounds_to:80").out
 
 
 def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:
@@ -220,7 +220,7 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [80, 80, 80, 80, 10, 10])
     out = call("compare", "sweep", "--metric", "rounds_to:70").out
     assert "in no mean" not in out, "the entry says it"
-    assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.00 \(2 never\) +\| \+0.00 +\| no test; wins 0.5 of 3 \|", out)
+    assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.0 \(2 never\) +\| \+0.0 +\| no test; wins 0.5 of 3 \|", out)
     said = "a tie counts half; who never arrives loses, neither is left out): 0.5 of 3: 0.17 ("
     assert said in out, "a tie and two that never arrive"
     write(store, [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(4)], [80] * 7 + [10], name="four")

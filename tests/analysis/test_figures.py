@@ -307,7 +307,20 @@ def test_other_data_are_another_figure(store: Tracker) -> None:
     assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
     assert [*draw_curves(sweep, "personal_accuracy")] == [*draw_fairness(sweep)] == ["digits"]
     assert [*draw_curves(sweep, "personal_accuracy,test_accuracy")] == ["digits", "mnist"]
-    assert explain_missing_zoom(sweep, "personal_accuracy") == "found 1 evaluated rounds; 9 are required"
+    assert explain_missing_zoom(sweep, "personal_accuracy") == "found 1 evaluated round; 9 are required"
+
+
+def test_a_caption_counts_the_seeds_of_its_own_figure(store: Tracker) -> None:
+    """Three seeds of each method on digits, one on mnist."""
+    parts = [("digits", seed) for seed in range(3)] + [("mnist", 0)]
+    cells = [cell(a, 0.5, seed) | {"_": data} for data, seed in parts for a in (FEDAVG, SMALL, LARGE)]
+    for one in cells:
+        one["config"]["data"] = {"name": one.pop("_")}
+        one["hash"] = one["label"] = f"{one['label']} {one['config']['data']['name']}"
+    write(store, cells, [50 + k for k in range(12)])
+    labels = [str(figure.get_label()) for figure in draw_sensitivity(collect("sweep"), "algorithm.rho").values()]
+    many = "error bars and bands: ± standard deviation over 3 seeds that methods share"
+    assert [label.partition(";")[0] for label in labels] == [many, "one seed"]
 
 
 def test_error_bars_stand_at_their_points(store: Tracker) -> None:

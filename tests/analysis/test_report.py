@@ -82,6 +82,9 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     (common,) = _show(draw_curves(found))
     assert _draw_curves(found) == [common, ("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
     write(store, cells[:12], [50] * 12, name="six")
+    write(store, [cell({"name": "fedsam", "rho": rho}, 0.1, 0) for rho in (1, 2)], [history(50)] * 2, name="once")
+    (figure,) = draw_multiples(collect("once")).values()
+    assert {line.get_marker() for area in figure.axes for line in area.lines} == {"o"}, "one round is a dot"
     assert count_lines(found) == 9
     ((said, _),) = _draw_curves(collect("six"))
     assert said == "band: ± standard deviation over 2 seeds", "six share a panel"

@@ -1,5 +1,6 @@
 """Bars: the parts of a metric at a round, a table's metric for each method, paired differences with their intervals."""
 
+import textwrap
 from statistics import median
 
 import numpy as np
@@ -29,6 +30,7 @@ from fedray.analysis.plots.style import (
     iter_methods,
     make_axes,
     make_panels,
+    make_rows,
     split_figures,
     styled,
     with_legend,
@@ -107,14 +109,20 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
         methods = every.drop_duplicates("_row").set_index("_row")["algorithm.name"]
         looks = choose_styles((str(row), str(method)) for row, method in methods.items())
         places = {row: place for place, row in enumerate(methods.index)}
-        below = max(map(len, places)) * (len(places) > 4)  # letters of a turned name
+        is_turned = len(places) > 4 or sum(map(len, places)) > UPRIGHT_LETTERS
+        texts = [textwrap.fill(row, UPRIGHT_LETTERS) for row in places]
+        below = min(max(map(len, places)), UPRIGHT_LETTERS) * is_turned  # letters of a turned name
         shown = [setting for setting, _ in settings if setting in {*every["_column"]}]
         drawn = make_panels(shown, "", title, HEIGHT + below * UPRIGHT)
-        digits, turned, spreads = count_digits(every["_value"]), 90 * (len(places) > UPRIGHT_BARS), list[float]()
+        digits, turned, spreads = (
+            count_digits(every["_value"], metric),
+            90 * (len(places) > UPRIGHT_BARS),
+            list[float](),
+        )
         for setting, area in drawn.main.items():
             found = every[every["_column"] == setting].groupby("_row", sort=False)["_value"]
-            heights, spread = found.agg(find_mean), found.std().fillna(0)
-            spreads += [*spread]
+            heights, spread = found.agg(find_mean), found.std()  # NaN of one seed, which has no bar
+            spreads += [*spread.dropna()]
             bars = area.bar(
                 [places[row] for row in heights.index],
                 heights,
@@ -128,7 +136,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
             )
             area.bar_label(bars, [f"{height:.{digits}f}" for height in heights], fontsize=5, padding=2, rotation=turned)
             area.margins(y=0.25 if turned else 0.12)  # room for the numbers
-            area.set_xticks([*places.values()], [*places], rotation=90 if below else 0)
+            area.set_xticks([*places.values()], texts, rotation=90 if below else 0)
             area.grid(axis="x", visible=False)
         if title.partition(",")[0].endswith(" in %"):
             low, high = area.get_ylim()
@@ -136,6 +144,9 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
         seeds = every.groupby(["_column", "_row"])["seed"].nunique()
         note = describe_seeds(seeds, "error bars" if any(spreads) else "", every)
         said = describe_target(sweep, metric, whole)
+        few = seeds[seeds < seeds.max()].reset_index().itertuples(index=False)
+        if lacking := ", ".join(f"{n} of {row} ({setting})" for setting, row, n in few):
+            said.append(f"seeds of bars with fewer: {lacking}")
         drawn.figure.set_label("; ".join([note + describe_omitted([metric], cells), *said]))
         figures[name] = drawn.figure
     return figures
@@ -166,7 +177,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     margin, cut = 0.05 * (right - left) or 1.0, False
     names = list(dict.fromkeys(one.row for rows in halves.values() for one in rows))
     title, _, rounds = found.title.replace(" in %", " in points", 1).partition(", ")
-    drawn = make_panels([*halves], f"difference to {found.to}\n{title}", "", 0.4 + 0.2 * len(names))
+    drawn = make_rows([*halves], f"difference to {found.to}\n{title}", names)
     for setting, area in drawn.main.items():
         for one, half in halves[setting].items():
             mean, place = float(one.mean or 0), names.index(one.row)
@@ -178,11 +189,9 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
                     area.plot(end, place, arrow, color="0.3", markersize=4)
             area.plot(mean, place, "o", color="0", markerfacecolor="0" if told else "white")
         area.axvline(0, color="0.5", linewidth=0.6, linestyle="--")
-        area.set_yticks(range(len(names)), names)
-        area.grid(axis="y", visible=False)
-    area.set(ylim=(len(names) - 0.5, -0.5), xlim=(left - margin, right + margin))
+    area.set_xlim(left - margin, right + margin)
     untested = ", or too few pairs" * any(one.adjusted is None for rows in halves.values() for one in rows)
-    marks = {"white": f"not told apart{untested}", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
+    marks = {"white": f"not told apart{untested}", "0": f"p ≤ {1 - found.confidence:.2g} (Holm)"}
     used = {str(line.get_markerfacecolor()) for area in drawn.main.values() for line in area.lines}
     marks = {fill: name for fill, name in marks.items() if fill in used}
     for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():

@@ -21,7 +21,7 @@ from fedray.analysis.plots.style import (
     iter_methods,
     join_runs,
     make_axes,
-    make_panels,
+    make_rows,
     split_figures,
     styled,
     with_legend,
@@ -55,7 +55,7 @@ def draw_fairness(sweep: SweepTable) -> Figures:
         methods = [method for method, _ in iter_methods(cells, cells) if any((one, method) in spread for one in names)]
         if not methods:
             continue
-        drawn = make_panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
+        drawn = make_rows(names, "personal accuracy in %", methods)
         for setting, area in drawn.main.items():
             for place, method in enumerate(methods):
                 if (setting, method) in spread:
@@ -68,10 +68,7 @@ def draw_fairness(sweep: SweepTable) -> Figures:
                         area.plot(
                             unseen, _scatter(place, len(unseen)), "x", color="#009e73", markersize=2.5, label=said
                         )
-            area.set_yticks(range(len(methods)), methods)
-            area.grid(axis="y", visible=False)
         first = next(iter(drawn.main.values()))
-        first.set_ylim(len(methods) - 0.5, -0.5)
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
         note = describe_seeds((one["seeds"] for one in spread.values()), "")
         drawn.figure.set_label(note if note == "one seed" else f"{note}; a dot for each client and seed")
@@ -188,6 +185,8 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
         figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
+        if spec.get("partition.seed") is None:
+            figure.set_label(f"the split of seed {spec.get('seed')}; other seeds may have others")
         of_data.setdefault(key := str(spec.get("data")), []).append(figure.axes[0].images[0])
         most[key] = max(most[key], int(counts.max()))
     for key, images in of_data.items():

@@ -28,7 +28,7 @@ from fedray.analysis.plots.style import (
 )
 from fedray.cells.metric import list_last_rounds
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 from fedray.config.evaluation import describe_late_start
 
 ZOOMED = 3
@@ -146,7 +146,7 @@ def explain_missing_zoom(sweep: SweepTable, metric: str = "test_accuracy", x: st
     runs = _read(sweep, cells, [first], [])[first]
     without = [settings for _, settings in split_figures(cells) if _find_start(settings, runs) is None]
     fewest = min(filter(None, (len(_list_rounds(settings, runs)) for settings in without)), default=0)
-    few = f"found {fewest} evaluated rounds; {FEWEST} are required"
+    few = f"found {format_count(fewest, 'evaluated round')}; {FEWEST} are required"
     return few if 0 < fewest < FEWEST else "found settings that end in other rounds, or are not finished" * bool(fewest)
 
 
@@ -200,9 +200,9 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
             seeds = panel[panel["_row"].isin(means)].groupby("_row")["seed"].nunique()
             rounds = sorted({t for mean in means.values() for t in mean.index})
             for method, area in panels.main.items():
-                for mean in means.values():
-                    area.plot(mean.index, mean, color="0.82", linewidth=0.6)
-                area.plot(means[method].index, means[method], color=looks[method]["color"], linewidth=1.4)
+                own = means[method], {"color": looks[method]["color"], "linewidth": 1.4}
+                for mean, look in (*((mean, {"color": "0.82", "linewidth": 0.6}) for mean in means.values()), own):
+                    area.plot(mean.index, mean, marker="o" if len(mean) == 1 else "", **look)
                 set_round_ticks(area, rounds[0], rounds[-1], most=3)
             panels.figure.set_label(f"grey: the other methods; {describe_seeds(seeds, '')}")
             figures[" ".join(filter(None, (model, setting)))] = panels.figure

@@ -80,6 +80,7 @@ def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
             done = group["_value"].where(group["status"] == Status.FINISHED)
             best = done.cummin() if is_smaller_better(by, sweep.cells) else done.cummax()
             area.step(group["_rounds"].cumsum(), best.ffill(), where="post", label=str(method), **style)
+        figure.set_label("the best finished run, of one seed; rounds are of all runs, also those that ended early")
         figures[str(setting)] = with_legend(figure, area)
     return figures
 
@@ -99,6 +100,8 @@ def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
                 look = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
                 area.plot(at[group.index[~whole]], group["_value"][~whole], markerfacecolor="white", **look)
+            hollow = "; hollow: ended early" * bool((panel["status"] != Status.FINISHED).any())
+            figure.set_label("a mark is a run, of one seed" + hollow)
             figures[f"{key} {setting}"] = with_legend(figure, area)
     return figures
 
@@ -113,11 +116,15 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
             if min(group[first].nunique(), group[second].nunique()) > 1:
                 x, y = title_axes((first, second), sweep.cells)
                 figure, area = make_axes(x, y, f"{method}, {setting}")
+                figure.set_label("a mark is a finished run, of one seed")
                 if max(group[first].nunique(), group[second].nunique()) <= STEPS:
                     table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
                     table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
                     area.set_xticks(range(len(table.columns)), list(table.columns))
                     area.set_yticks(range(len(table.index)), list(table.index))
+                    counts = {*group.groupby([first, second]).size()}
+                    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
+                    figure.set_label(f"finished runs behind the mean of a field: {runs}; hatched: none")
                     image: ScalarMappable = draw_fields(area, table.to_numpy(), count_digits(table.to_numpy().ravel()))
                 else:
                     at = _scale(area, group[first], "x"), _scale(area, group[second], "y")

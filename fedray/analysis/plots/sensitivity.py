@@ -103,8 +103,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
                 style = of_method[method]
                 at = group.dropna(subset="_x").groupby("_x")["_value"]
                 if at.ngroups:
-                    spread = at.std().fillna(0)
-                    reach += [*(at.mean() - spread), *(at.mean() + spread)]
+                    spread = at.std()  # NaN of one seed, which has no bar
+                    reach += [*(at.mean() - spread.fillna(0)), *(at.mean() + spread.fillna(0))]
                     points = gap * (dodged.index(method) - (len(dodged) - 1) / 2)
                     aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
                     bar = {"fmt": "none", "ecolor": style["color"], "capsize": gap, "elinewidth": 0.6}
@@ -119,9 +119,10 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
             area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         set_value_ticks(first := next(iter(drawn.main.values())), cells["_x"].dropna())
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
-        seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
-        bars = "error bars and bands" if cells["_x"].isna().any() else "error bars"
-        note = describe_seeds(seeds, bars, rows[rows["run_id"].isin(cells["run_id"])])
+        here = cells[cells["_column"].isin(dict(settings))]
+        seeds = here.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
+        bars = "error bars and bands" if here["_x"].isna().any() else "error bars"
+        note = describe_seeds(seeds, bars, rows[rows["run_id"].isin(here["run_id"])])
         note += f"; {title} on a logarithmic axis" * (first.get_xscale() == "log")
         note += describe_omitted(names, sweep.cells) + apart + absent
         of_figure = zip(names, (found[found["_column"].isin(dict(settings))] for found in several), strict=True)

@@ -123,7 +123,7 @@ def make_axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, 
     """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
-    panel.set(xlabel=x, ylabel=wrap(y, min(height, 0.6) * WIDTH), title=name)
+    panel.set(xlabel=x, ylabel=wrap(y, min(height, 0.6) * WIDTH), title=wrap_title(name, 0.8 * WIDTH))
     return figure, panel
 
 
@@ -143,6 +143,19 @@ def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN, leve
     False if `level_panels` decides about the axis upwards.
     """
     return make_blocks(names, x, [y], height=height, level=level)[0]
+
+
+def make_rows(names: Sequence[str], x: str, rows: Sequence[str]) -> Panels:
+    """Return panels with a place on the axis upwards for each row, the first on top; its names take at most a third."""
+    width = (WIDTH if len(names) == 1 else WIDE) / 3
+    texts = [_fill(row, int(width / UPRIGHT)) for row in rows]
+    height = 0.5 + len(rows) * max(0.22, 0.12 * max(text.count("\n") + 1 for text in texts))
+    drawn = make_panels(names, _fill(x, int(1.85 * width / min(len(names), ACROSS) / UPRIGHT)), "", height)
+    for area in drawn.main.values():
+        area.set_yticks(range(len(rows)), texts)
+        area.set_ylim(len(rows) - 0.5, -0.5)
+        area.grid(axis="y", visible=False)
+    return drawn
 
 
 def make_blocks(
@@ -212,7 +225,7 @@ def wrap_title(name: str, width: float) -> str:
 
 def _fill(text: str, letters: int) -> str:
     """Break its lines into shorter ones."""
-    return "\n".join(fill(line, letters, break_long_words=False) for line in text.split("\n"))
+    return "\n".join(fill(line, letters) for line in text.split("\n"))
 
 
 def with_legend(figure: Figure, *panels: Axes) -> Figure:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.axes import label_finished
@@ -36,7 +37,10 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert [bar.get_height() for bar in area.patches] == [20, 50]
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam ρ=0.1"], "as in the table"
     assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
-    assert figure.get_label() == "error bars: ± standard deviation over 1 to 2 seeds"
+    few = "seeds of bars with fewer: 1 of fedsam ρ=0.1 (dirichlet α=0.5)"
+    assert figure.get_label() == f"error bars: ± standard deviation over 1 to 2 seeds; {few}"
+    _, ends = next(one for one in area.containers if isinstance(one, ErrorbarContainer)).lines[2][0].get_segments()
+    assert not len(ends) or np.isnan(ends[:, 1]).all(), "one seed has no bar, not one of length 0"
     figure.draw_without_rendering()
     top = 20 + 200**0.5
     assert area.texts[0].get_window_extent().y0 > area.transData.transform((0, top))[1], "above the error bar"
@@ -59,7 +63,7 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
         "never at the target, and in no mean: 1 of 2 runs of fedsam ρ=0.1, 2 of 2 runs of fedsam ρ=0.5",
     ]
     assert [note for note in told if note in notes] == notes[:2], "its entries say how many never do"
-    assert figure.get_label().endswith("; " + "; ".join(notes))
+    assert "; " + "; ".join(notes) in figure.get_label()
     assert [bar.get_height() for bar in area.patches] == [3, 2]
     figure.draw_without_rendering()
     box = area.yaxis.label.get_window_extent()
@@ -104,6 +108,22 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
         forest.get_label() == "one seed; line: its 95% interval, uncorrected; never: 2 of 3, fedsam (dirichlet α=0.9)"
     )
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart, or too few pairs"]
+
+
+def test_long_names_leave_room_for_the_panel(store: Tracker, recwarn: pytest.WarningsRecorder) -> None:
+    """80 letters, with spaces and without."""
+    names = {"fedsam": "a long name of " * 5 + "words", "fedprox": "long_name_" * 8}
+    cells = [cell({"name": name}, 0.1, seed) | {"names": names} for name in ("fedavg", *names) for seed in range(3)]
+    write(store, cells, [history(40, 50 + k) for k in range(9)])
+    bars = draw_methods(sweep := collect("sweep"), "final_test_accuracy")
+    for figure in (*draw_forests(compare(sweep, "fedavg", "final_test_accuracy")).values(), *bars.values()):
+        figure.draw_without_rendering()
+        (area,) = figure.axes
+        beside = [text.get_window_extent() for text in (*area.get_yticklabels(), area.xaxis.label)]
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in beside)
+        assert all(text.get_window_extent().y0 >= 0 for text in area.get_xticklabels())
+        assert area.bbox.width > figure.bbox.width / 2
+    assert not [one for one in recwarn if "constrained_layout" in str(one.message)]
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:

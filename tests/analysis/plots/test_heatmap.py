@@ -157,7 +157,12 @@ def test_a_search_has_its_best_row_first_figures_and_a_page(store: Tracker, tmp_
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
     assert {"40.00", "20.00"} < {text.get_text() for text in figure.axes[0].texts}, "digits as in tables"
-    written = call("figures", "search", "--kind", "search", "--out", str(tmp_path)).out.split()
+    out = call("figures", "search", "--kind", "search", "--out", str(tmp_path)).out
+    assert "not drawn" not in out, "trials show the pruned one"
+    assert "for its caption: a mark is a run, of one seed; hollow: ended early\n" in out
+    assert "for its caption: finished runs behind the mean of a field: 1; hatched: none\n" in out
+    assert "not drawn in curves, pruned: " in call("figures", "search", "--out", str(tmp_path / "all")).out
+    written = out.split()
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
     assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
