@@ -99,7 +99,11 @@ class Csv(DataSource):
             raise UserError(f"data.path: {self.path} has no column for features")
         if words := [name for name in named if name not in self.texts and not any(map(NUMBER.fullmatch, table[name]))]:
             listed = ", ".join([*map(truncate_repr, words[:LISTED]), *["..."] * (len(words) > LISTED)])
-            raise UserError(f"data.texts: {self.path} has columns without a number; `texts: [{listed}]`, or `drop`")
+            formed = any(re.fullmatch(r"[+-]?[\d.,]*\d ?%?", text) for name in words for text in table[name])
+            hint = "; a number is a plain decimal, such as 1000 for 1,000 and 0.05 for 5%" * formed
+            raise UserError(
+                f"data.texts: {self.path} has columns without a number; `texts: [{listed}]`, or `drop`{hint}"
+            )
         features = [
             self._make_choices(table, name) if name in self.texts else self._make_numbers(table, name, ~is_test)
             for name in named

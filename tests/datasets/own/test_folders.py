@@ -323,6 +323,11 @@ def test_only_plain_decimals_are_numbers_and_texts_are_named(value: str) -> None
     np.testing.assert_allclose(plain.x_train, [[1e-5], [-25], [0.5], [3]], rtol=1e-6)
     with small.refused("own.csv has columns without a number; `texts: ['sex', 'ward']`, or `drop`"):
         load_table(split="part")
+    for value in ("1,000", "5%"):
+        with small.refused(
+            "`texts: ['f']`, or `drop`; a number is a plain decimal, such as 1000 for 1,000 and 0.05 for 5%"
+        ):
+            load_table(rows("f", [value] * 3), **options)
 
 
 @pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
