@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.common.location import UNUSABLE_STORE, locate_artifacts, use_sqlite
 
-CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=|IN) (.*)")
+CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=|IN) (.*)", re.DOTALL)
 """One condition of a filter; several are joined by AND. MLflow's own language has no `IN` for tags."""
 AT_ONCE = 500
 """Maximum number of runs, or of values, in one query."""

@@ -341,7 +341,8 @@ def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "It
         listed = list(cells)
         for start in range(0, len(listed), AT_ONCE):
             some = listed[start : start + AT_ONCE]
-            found = search(client, experiment, f"tags.`fedray.cell` IN ({str(some)[1:-1]})")
+            quoted = "', '".join(some)  # not `repr`, which escapes what a tag can hold
+            found = search(client, experiment, f"tags.`fedray.cell` IN ('{quoted}')")
             yield from sorted(found, key=lambda run: some.index(run.data.tags["fedray.cell"]))
         return
 
