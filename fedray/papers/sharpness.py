@@ -311,6 +311,7 @@ def draw_contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: S
         area.contour(steps, steps, loss.T, levels, colors="black", linewidths=0.3)
         area.plot(0, 0, marker="+", color="red", markersize=6)
         area.grid(visible=False)
+        area.locator_params(axis="x", nbins=5)
     areas: list[Axes] = list(drawn.main.values())
     drawn.figure.colorbar(filled, ax=areas, label="training loss", ticks=levels[::3], format="%.3g", spacing="uniform")
     return drawn.figure

@@ -45,8 +45,8 @@ class Study:
     draws: list[dict[str, Any]]
     cells: list[list[str]]
 
-    def find_best(self, known: Mapping[str, float | None], lower: bool) -> tuple[int, float, int] | None:
-        """Return index and score of the best draw, the first of equal ones, and how many draws have finished.
+    def find_best(self, known: Mapping[str, float | None], lower: bool) -> tuple[int, float, int, list[int]] | None:
+        """Return index and score of the best draw, the first of equal ones, how many have finished, and all equal ones.
 
         known: hash -> value of `select`, for cells that have an outcome; None if that is not a finished run.
         A draw has finished if every seed has; its score is the mean of `select` over them.
@@ -56,7 +56,8 @@ class Study:
         if not scores:
             return None
         best = (min if lower else max)(scores, key=scores.__getitem__)
-        return best, scores[best], len(scores)
+        tied = {tuple(self.cells[k]): k for k, score in scores.items() if score == scores[best]}  # equal draws once
+        return best, scores[best], len(scores), [*tied.values()]
 
 
 def make_studies(sweep: Sweep, hashes: Iterable[str]) -> list[Study]:
@@ -81,12 +82,14 @@ class Choice:
         values: drawn key -> chosen value.
         score: mean over the seeds of the metric that selects.
         finished: number of draws that have finished with every seed.
+        tied: the different draws with this score.
     """
 
     study: Study
     values: dict[str, Any]
     score: float
     finished: int
+    tied: list[dict[str, Any]]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -132,11 +135,11 @@ def choose(plan: Plan) -> list[Choice]:
             label = plan.sheet.cells[study.cells[0][0]].label
             lost.append(f"{plan.sweep.name}: no draw of {label} has finished with every seed{advice}")
             continue
-        index, score, finished = best
+        index, score, finished, tied = best
         if isinstance(data := study.config["data"], dict):
             trained = {key: value for key, value in data.items() if key != "validation"}
             study = replace(study, config=study.config | {"data": trained})
-        choices.append(Choice(study, study.draws[index], score, finished))
+        choices.append(Choice(study, study.draws[index], score, finished, [study.draws[k] for k in tied]))
     if not choices:
         raise UserError(lost[0])
     for line in lost:
@@ -170,15 +173,17 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         runs = [RunConfig.parse(apply_draw(study.config, held | values)) for values in drawn.values()]
         gradients = [count_training_gradients(run) for run in runs]
         tried = {key: [values[key] for values in study.draws] for key in study.space}
+        at_edge = [key for key in choice.values if is_at_edge(choice.values[key], study.space[key], tried[key])]
         chosen = common | {
             "values": choice.values,
             "score": choice.score,
             "draws": len(study.draws),
             "finished": choice.finished,
+            "tied": len(choice.tied),
             "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
             "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
             "ranges": {key: format_range(space, tried[key]) for key, space in study.space.items()},
-            "edges": [key for key in choice.values if is_at_edge(choice.values[key], study.space[key], tried[key])],
+            "edges": [key for key in at_edge if all(draw[key] == choice.values[key] for draw in choice.tied)],
         }
         tuned |= dict.fromkeys(cells[repr(choice.config)], chosen)
     return tuned

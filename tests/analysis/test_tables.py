@@ -73,7 +73,8 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
-    assert [note.endswith("runs it; entries that lack seeds are not ranked") for note in table.notes].count(True) == 1
+    assert table.notes.count("entries that lack seeds, as they say, are not ranked") == 1
+    assert table.notes[1] in to_latex(table), "in the caption, too"
     text = to_markdown(table)
     assert read_entries(text) == {
         "fedavg": ["<u>82.00 ± 2.83</u>", "50.00 (1 missing)"],
@@ -206,11 +207,12 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     assert "at least 80 %" in table.title
     assert table.captioned == [
         "(n seeds): other seeds than most have, and so neither bold (best) nor underlined (second best)",
+        "entries that lack seeds, as they say, are not ranked",
         "never: runs that do not reach the target, in no mean; their entries are not ranked",
         "(×): fedavg's mean rounds divided by the method's, of the seeds that both have; none where one of the two "
         "lacks a seed or never arrives",
     ]
-    assert table.captioned == table.notes[1:4]
+    assert table.captioned == table.notes[1:5]
     assert table.notes[0].startswith("mean ± sample standard deviation over 2 seeds unless said; best bold")
     assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in to_latex(table)
     assert [row["speedup"] for row in csv.DictReader(io.StringIO(to_csv(table)))] == ["1", "2", "", "", ""]
@@ -511,7 +513,7 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
     said = "\n".join(found.notes)
     how = "sobol draws, mean over seeds 100, 101, on 20 % of every client's samples, held out"
     assert f"tuned by s/tune: best last10_validation_accuracy of {how}; these runs train on all of them" in said
-    spent = "8 draws (1 did not finish), 640 rounds, 1.28e+04 gradients of a batch; scored 91.23"
+    spent = "8 draws (1 did not finish), at most 640 rounds, at most 1.28e+04 gradients of a batch; scored 91.23"
     assert f"chosen for fedprox (dirichlet α=0.1): lr=0.5 of [0.01, 1], log, μ=0.01 of [0.001, 1], log; {spent}" in said
     (warned,) = [note for note in found.notes if note.startswith("WARNING")]
     edge = "lr=0.5 of fedprox (dirichlet α=0.1) is on the edge of [0.01, 1], log"
@@ -537,6 +539,8 @@ def test_blocks_that_tried_other_values_of_a_choice_say_which() -> None:
 
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     """Of a small loss three figures; the row of the best repeats no choice."""
+    same = "; scored 91.23, as 3 draws do, the first of which is taken"
+    assert any(note.endswith(same) for note in build(table(tied=3)).notes)
     assert any(note.endswith("; scored 0.0432") for note in build(table(score=0.0432)).notes)
     assert len(build(table(), best_except="").notes) == len(build(table()).notes) + 1
     found = build(table(select="last10_test_accuracy", held_out=None))

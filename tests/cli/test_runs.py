@@ -179,7 +179,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
     assert f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}" in whole
     _, table, _ = call("tables", "sweep")
     resumed = "- 1 of 4 cells interrupted; `fedray sweep` with its file resumes it"
-    assert f"{resumed}; entries that lack seeds are not ranked\n" in table
+    assert f"{resumed}\n" in table
+    assert "- entries that lack seeds, as they say, are not ranked\n" in table
     assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs them\n" in table
     with held_elsewhere(get_cell_locks_file(), int(cells[3]["hash"], 16)), lock_sweep("sweep"):
         first, line = call("status", "sweep").done.splitlines()

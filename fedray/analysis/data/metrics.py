@@ -145,15 +145,12 @@ def find_mean(runs: pd.Series) -> float:
 
 
 def count_digits(numbers: Iterable[float], metric: str = DEFAULT) -> int:
-    """Return the digits after the point of a metric's numbers: at least two, and three figures of their median; one for
-    means of rounds.
+    """Return the digits after the point of a metric's numbers: at least two, and three figures of their median.
 
-    So losses below 0.1 do not become a column of 0.00. Zeros and numbers that are not finite do not count.
+    So losses below 0.1 do not become a column of 0.00. Zeros and numbers that are not finite do not count. Rounds: one.
     """
-    if Metric.parse(metric).plain == ROUNDS_TO:
-        return 1
     middle = median_low([abs(one) for one in numbers if math.isfinite(one) and one] or [1.0])
-    return max(2, 2 - math.floor(math.log10(middle)))
+    return 1 if Metric.parse(metric).plain == ROUNDS_TO else max(2, 2 - math.floor(math.log10(middle)))
 
 
 def list_by_round(sweep: SweepTable) -> list[str]:
@@ -207,11 +204,11 @@ def make_title(metric: str, cells: pd.DataFrame) -> str:
     one = Metric.parse(metric)
     if one.reference:
         said = make_title(one.rounds, cells)
-        ours, theirs = "the method's", f"{one.reference}'s"
+        ours, theirs = "the method's", f"{find_label(cells, one.reference)}'s"
         over, under = (theirs, ours) if one.plain == SPEEDUP else (ours, theirs)
         return f"{said}: {over} divided by {under}, seed by seed"
     if isinstance(one.target, str):
-        return f"first evaluated round at the best test accuracy of {one.target}, seed by seed"
+        return f"first evaluated round at the best test accuracy of {find_label(cells, one.target)}, seed by seed"
     if one.target is not None:
         return f"first evaluated round with a test accuracy of at least {one.target:g} %"
     if metric in OF_RUN:

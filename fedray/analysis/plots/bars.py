@@ -37,7 +37,7 @@ from fedray.analysis.plots.style import (
 )
 from fedray.cells.looks import COLOURS
 from fedray.cells.metric import DEFAULT
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 
 UPRIGHT_LETTERS = 40
 """Names with fewer letters than this are upright along an axis."""
@@ -109,20 +109,15 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
         methods = every.drop_duplicates("_row").set_index("_row")["algorithm.name"]
         looks = choose_styles((str(row), str(method)) for row, method in methods.items())
         places = {row: place for place, row in enumerate(methods.index)}
-        is_turned = len(places) > 4 or sum(map(len, places)) > UPRIGHT_LETTERS
         texts = [textwrap.fill(row, UPRIGHT_LETTERS) for row in places]
-        below = min(max(map(len, places)), UPRIGHT_LETTERS) * is_turned  # letters of a turned name
+        below = min(max(map(len, places)), UPRIGHT_LETTERS)  # letters of a turned name
+        below *= len(places) > 4 or sum(map(len, places)) > UPRIGHT_LETTERS
         shown = [setting for setting, _ in settings if setting in {*every["_column"]}]
         drawn = make_panels(shown, "", title, HEIGHT + below * UPRIGHT)
-        digits, turned, spreads = (
-            count_digits(every["_value"], metric),
-            90 * (len(places) > UPRIGHT_BARS),
-            list[float](),
-        )
+        digits, turned = count_digits(every["_value"], metric), 90 * (len(places) > UPRIGHT_BARS)
         for setting, area in drawn.main.items():
             found = every[every["_column"] == setting].groupby("_row", sort=False)["_value"]
             heights, spread = found.agg(find_mean), found.std()  # NaN of one seed, which has no bar
-            spreads += [*spread.dropna()]
             bars = area.bar(
                 [places[row] for row in heights.index],
                 heights,
@@ -141,12 +136,12 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
         if title.partition(",")[0].endswith(" in %"):
             low, high = area.get_ylim()
             area.set_yticks([tick for tick in area.get_yticks() if low <= tick <= min(high, 100)])
-        seeds = every.groupby(["_column", "_row"])["seed"].nunique()
-        note = describe_seeds(seeds, "error bars" if any(spreads) else "", every)
+        of_bar = every.groupby(["_column", "_row"])
+        seeds = of_bar["seed"].nunique()
+        note = describe_seeds(seeds, "error bars" if of_bar["_value"].std().any() else "", every)
         said = describe_target(sweep, metric, whole)
         few = seeds[seeds < seeds.max()].reset_index().itertuples(index=False)
-        if lacking := ", ".join(f"{n} of {row} ({setting})" for setting, row, n in few):
-            said.append(f"seeds of bars with fewer: {lacking}")
+        said += [f"{row} ({setting}): {format_count(n, 'seed')}" for setting, row, n in few]
         drawn.figure.set_label("; ".join([note + describe_omitted([metric], cells), *said]))
         figures[name] = drawn.figure
     return figures

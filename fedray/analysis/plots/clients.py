@@ -185,8 +185,7 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
         figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
-        if spec.get("partition.seed") is None:
-            figure.set_label(f"the split of seed {spec.get('seed')}; other seeds may have others")
+        figure.set_label(f"the split of seed {spec.get('seed')}" * (spec.get("partition.seed") is None))
         of_data.setdefault(key := str(spec.get("data")), []).append(figure.axes[0].images[0])
         most[key] = max(most[key], int(counts.max()))
     for key, images in of_data.items():

@@ -100,8 +100,7 @@ def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
                 look = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
                 area.plot(at[group.index[~whole]], group["_value"][~whole], markerfacecolor="white", **look)
-            hollow = "; hollow: ended early" * bool((panel["status"] != Status.FINISHED).any())
-            figure.set_label("a mark is a run, of one seed" + hollow)
+            figure.set_label("a mark is a run, of one seed; hollow: ended early")
             figures[f"{key} {setting}"] = with_legend(figure, area)
     return figures
 
@@ -122,8 +121,7 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
                     table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
                     area.set_xticks(range(len(table.columns)), list(table.columns))
                     area.set_yticks(range(len(table.index)), list(table.index))
-                    counts = {*group.groupby([first, second]).size()}
-                    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
+                    runs = " or ".join(map(str, sorted({*group.groupby([first, second]).size()})))
                     figure.set_label(f"finished runs behind the mean of a field: {runs}; hatched: none")
                     image: ScalarMappable = draw_fields(area, table.to_numpy(), count_digits(table.to_numpy().ravel()))
                 else:

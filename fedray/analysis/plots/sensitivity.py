@@ -10,6 +10,7 @@ from fedray.analysis.data.axes import (
     find_symbol,
     label_finished,
     list_dotted,
+    list_names,
     list_varying_settings,
     refuse_one_value,
     title_axes,
@@ -75,10 +76,10 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figure
     }
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
-    absent, named = "", {*cells["algorithm.name"]}
+    absent, named, shown = "", {*cells["algorithm.name"]}, list_names(sweep.cells)
     for why, of in methods_of.items():
         if gone := [name for name in dict.fromkeys(of) if name not in named]:
-            absent += f"; not drawn, {why}: {', '.join(gone)}"
+            absent += f"; not drawn, {why}: {', '.join(shown.get(name, name) for name in gone)}"
             named |= {*gone}
     numbered = cells.groupby(["_column", "_row"])["_x"].transform("count") > 0
     if lost := ", ".join(dict.fromkeys(cells.loc[cells["_x"].isna() & numbered, "_row"])):

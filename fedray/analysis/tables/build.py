@@ -118,8 +118,7 @@ def build(
         alike = list_alike({key: groups[key]["seed"] for key in keys if key[0] != BEST})
         apart = {key: groups[key]["seed"].nunique() for key in keys if key not in alike and key[0] != BEST}
         entries |= {key: replace(entries[key], apart=count) for key, count in apart.items()}
-    is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
-    notes = _list_notes(sweep, cells, metric, {key for key, one in entries.items() if one.apart}, is_partial)
+    notes = _list_notes(sweep, cells, metric, {key for key, one in entries.items() if one.apart})
     captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
     captioned += list_unlike(cells[cells["_row"] != BEST], rows, columns, average_over)
     ratio = Metric.parse(metric).plain == ROUNDS_TO
@@ -241,12 +240,8 @@ def _rank(entries: Mapping[Key, Entry], rivals: Iterable[Iterable[Key]], lower: 
     return ranks
 
 
-def _list_notes(
-    sweep: SweepTable, cells: pd.DataFrame, metric: str, apart: Collection[Key], partial: bool
-) -> list[str]:
-    """List the notes; `apart`: entries that say their number of seeds themselves; `partial`: some entries are means of
-    fewer seeds than they should be, and so not ranked.
-    """
+def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, apart: Collection[Key]) -> list[str]:
+    """List the notes; `apart`: entries that say their number of seeds themselves."""
     notes = []
     cells = cells[cells["_row"] != BEST]
     groups = cells.groupby(["_row", "_setting"])
@@ -271,8 +266,6 @@ def _list_notes(
             running = any(map(is_sweep_running, of))
             then = "a call of the sweep is running" if running else f"{command} {done} {'it' if count == 1 else 'them'}"
             notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {then}")
-            notes[-1] += "; entries that lack seeds are not ranked" if partial else ""
-            partial = False
     told = [Status.FINISHED, Status.MISSING, Status.INTERRUPTED, Status.UNLOGGED, Status.RUNNING]
     bad = cells[~cells["status"].isin(told) & cells["_value"].isna()]
     notes += [
@@ -297,6 +290,9 @@ def _list_captioned(
         unmarked = ", and so neither bold (best) nor underlined (second best)" * is_ranked(metric, cells)
         notes.append(f"(n seeds): other seeds than most have{unmarked}")
     notes += describe_target(sweep, metric, cells, never=False)
+    lacking = [one for one in entries.values() if one.mean is not None and {*one.others} - {"never"}]
+    if lacking and is_ranked(metric, cells):
+        notes.append("entries that lack seeds, as they say, are not ranked")
     if any("never" in one.others for one in entries.values()):
         notes.append("never: runs that do not reach the target, in no mean; their entries are not ranked")
     if (reference := Metric.parse(metric).reference) and any(UNPAIRED in one.others for one in entries.values()):
@@ -362,11 +358,13 @@ def _describe_choice(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:
     draws, finished, rounds = (sum(one[key] for one in blocks) for key in ("draws", "finished", "rounds"))
-    most = "at most " if blocks[0]["scheduler"] else ""  # cells that a scheduler ended early are counted whole
+    most = "at most " if blocks[0]["scheduler"] or finished < draws else ""  # cells that ended early are counted whole
     counts = [one["gradients"] for one in blocks]
     gradients = "" if None in counts else f", {most}{sum(counts):.3g} gradients of a batch"
     lost = "" if finished == draws else f" ({draws - finished} did not finish)"
     scores = ", ".join(f"{one['score']:.{count_digits([one['score']])}f}" for one in blocks)
+    if (tied := max(one.get("tied", 1) for one in blocks)) > 1:  # older stores say nothing of it
+        scores += f", as {tied} draws do, the first of which is taken"
     return f"{format_count(draws, 'draw')}{lost}, {most}{format_count(rounds, 'round')}{gradients}; scored {scores}"
 
 

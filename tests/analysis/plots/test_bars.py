@@ -37,7 +37,7 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert [bar.get_height() for bar in area.patches] == [20, 50]
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam ρ=0.1"], "as in the table"
     assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
-    few = "seeds of bars with fewer: 1 of fedsam ρ=0.1 (dirichlet α=0.5)"
+    few = "fedsam ρ=0.1 (dirichlet α=0.5): 1 seed"
     assert figure.get_label() == f"error bars: ± standard deviation over 1 to 2 seeds; {few}"
     _, ends = next(one for one in area.containers if isinstance(one, ErrorbarContainer)).lines[2][0].get_segments()
     assert not len(ends) or np.isnan(ends[:, 1]).all(), "one seed has no bar, not one of length 0"

@@ -190,6 +190,10 @@ def test_a_value_that_was_not_drawn_was_not_tried() -> None:
     assert told["values"] == {"training.lr": 0.01}
     assert told["ranges"] == {"training.lr": "{0.01, 0.1}, drawn from {0.001, 0.01, 0.1, 1}"}
     assert told["edges"] == ["training.lr"]
+    choices = choose(with_outcomes(first, lambda one: {"last10_validation_accuracy": 1.0}))
+    second = make_plan(make_final_stage(asked, [one.config for one in choices]))
+    told = next(iter(describe_choices(asked, choices, second).values()))
+    assert (told["tied"], told["edges"]) == (2, []), "which of two draws with the same score is first says nothing"
 
 
 def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
@@ -290,12 +294,12 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     (study,) = studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}))
     cells = [cell for of_draw in study.cells for cell in of_draw]
     known: dict[str, float | None] = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
-    assert study.find_best(known, lower=False) == (1, 50.5, 1), "a draw of which a seed is missing has no mean"
-    assert study.find_best(known, lower=True) == (1, 50.5, 1)
+    assert study.find_best(known, lower=False) == (1, 50.5, 1, [1]), "a draw of which a seed is missing has no mean"
+    assert study.find_best(known, lower=True) == (1, 50.5, 1, [1])
     assert study.find_best({}, lower=False) is None
     known = dict(zip(cells, [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
     best = [study.find_best(known, lower=lower) for lower in (False, True)]
-    assert best == [(0, 1.5, 3)] * 2, "the first of equal ones"
+    assert best == [(0, 1.5, 3, [0, 1, 2])] * 2, "the first of equal ones"
 
 
 def test_draws_keep_their_values() -> None:
