@@ -19,7 +19,7 @@ from fedray.common.rng import GENERATORS, keep_draws, read_generator
 from fedray.common.vectors import view_bytes
 from fedray.components.base import Component
 
-LIBRARIES = ("fedray.", "pydantic.")
+LIBRARIES = ("fedray.", "pydantic.", "builtins")
 CONTAINERS = (Mapping, list, tuple, deque)
 
 

@@ -539,7 +539,7 @@ def test_blocks_that_tried_other_values_of_a_choice_say_which() -> None:
 
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     """Of a small loss three figures; the row of the best repeats no choice."""
-    same = "; scored 91.23, as 3 draws do, the first of which is taken"
+    same = "; scored 91.23, as 3 draws do; the first is taken"
     assert any(note.endswith(same) for note in build(table(tied=3)).notes)
     assert any(note.endswith("; scored 0.0432") for note in build(table(score=0.0432)).notes)
     assert len(build(table(), best_except="").notes) == len(build(table()).notes) + 1

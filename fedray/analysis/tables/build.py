@@ -364,7 +364,7 @@ def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:
     lost = "" if finished == draws else f" ({draws - finished} did not finish)"
     scores = ", ".join(f"{one['score']:.{count_digits([one['score']])}f}" for one in blocks)
     if (tied := max(one.get("tied", 1) for one in blocks)) > 1:  # older stores say nothing of it
-        scores += f", as {tied} draws do, the first of which is taken"
+        scores += f", as {tied} draws do; the first is taken"
     return f"{format_count(draws, 'draw')}{lost}, {most}{format_count(rounds, 'round')}{gradients}; scored {scores}"
 
 
