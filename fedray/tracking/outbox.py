@@ -70,7 +70,7 @@ class Outbox(AbstractContextManager["Outbox"]):
         said = self._clock()
         while self._sent and (wait or self._sent[0].done()):
             if self._clock() - said >= LONGEST:
-                log.warning("MLflow: %s left", format_count(1 + self._count_waiting(), "write"))
+                log.warning("MLflow: %s left", self._format_left())
                 said = self._clock()
             error = self._sent[0].exception()
             self._sent.popleft()
@@ -119,10 +119,9 @@ class Outbox(AbstractContextManager["Outbox"]):
         lost = reason or lost
         self._check_end(lost)
         if lost and self._clock() - max(began, self._waited) >= self._patience:
-            left = format_count(1 + self._count_waiting(), "write")
             self._given_up = UserError(
-                f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); not in it yet: {left}. Run the same "
-                "command again when it is back: that completes the log"
+                f"MLflow has been unreachable for {self._patience:.0f} s ({lost}); not in it yet: "
+                f"{self._format_left()}. Run the same command again when it is back: that completes the log"
             )
             raise self._given_up
         return lost
@@ -132,11 +131,15 @@ class Outbox(AbstractContextManager["Outbox"]):
         if self._given_up is None and ending.is_set():
             self._ended = min(self._ended, self._clock())
             if self._clock() - max(self._ended, self._waited) >= GRACE:
-                left = format_count(1 + self._count_waiting(), "write")
-                log.warning("not in MLflow yet: %s (%s)", left, lost or f"{GRACE:.3g} s were not enough")
+                why = lost or f"{GRACE:.3g} s were not enough"
+                log.warning("not in MLflow yet: %s (%s)", self._format_left(), why)
                 self._given_up = KeyboardInterrupt()
         if self._given_up is not None:
             raise self._given_up
+
+    def _format_left(self) -> str:
+        """Return how many writes the store lacks, with the current one."""
+        return format_count(1 + self._count_waiting(), "write")
 
     def _count_waiting(self) -> int:
         """Return the number of writes behind the current call."""
