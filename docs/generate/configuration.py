@@ -66,7 +66,7 @@ def _components(registry: Mapping[str, type[Component]], leave_out: Collection[s
 
 def page() -> str:
     """Return the whole page in Markdown."""
-    lines = [INTRODUCTION, "## `seed`", "", "Integer, at least 0 (the default). It fixes every random draw.", ""]
+    lines = [INTRODUCTION, "## `seed`", "", "Integer in [0, 2^32), 0 by default. It fixes every random draw.", ""]
     for name in ("clients", "training", "evaluation", "runtime"):
         section = RunConfig.model_fields[name].annotation
         assert isinstance(section, type)  # noqa: S101 (for the type checker)

@@ -16,7 +16,9 @@ class Clients(Checked):
         10, gt=0, description="M: a number, or a fraction of total (0.1; 1.0 is everyone)"
     )
     sampling: Literal["fixed", "bernoulli"] = Field(
-        "fixed", description="fixed: exactly M without replacement; bernoulli: each client with probability M/N"
+        "fixed",
+        description="fixed: exactly M without replacement; bernoulli: each client with probability M/N, drawn again "
+        "if none is",
     )
     cohorts: tuple[tuple[int, ...], ...] | None = Field(
         None, description="explicit client ids per round instead of sampling (availability traces, replays)"

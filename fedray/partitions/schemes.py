@@ -3,6 +3,7 @@
 Each docstring names the code bases that deal this way: "Dirichlet 0.1" names two different problems (D-56).
 """
 
+import heapq
 from collections.abc import Callable
 from typing import Literal
 
@@ -233,14 +234,15 @@ class Natural(Partition):
         if clients > len(owner):
             raise UserError(f"clients.total: found {clients}; there are only {len(owner)} training samples")
         pieces = np.ones(ids, dtype=np.int64)
+        largest = [(-float(size), i) for i, size in enumerate(sizes)]
+        heapq.heapify(largest)
         for _ in range(clients - ids):
-            pieces[np.argmax(sizes / pieces)] += 1
+            i = largest[0][1]
+            pieces[i] += 1
+            heapq.heapreplace(largest, (-sizes[i] / pieces[i], i))
+        of_id = Shards.from_owner(owner, ids)
         return Shards.from_lists(
-            [
-                part
-                for i in range(ids)
-                for part in np.array_split(rng.permutation(np.flatnonzero(owner == i)), pieces[i])
-            ]
+            [part for i in range(ids) for part in np.array_split(rng.permutation(of_id[i]), pieces[i])]
         )
 
 
@@ -320,6 +322,8 @@ def _choose_classes(cumulative: Array, uniform: Array) -> Array:
     """Return the class of each draw by inverse CDF. cumulative: `(k, classes)`; uniform: `(k, draws)`, as is the
     result.
     """
+    if len(cumulative) == 1:
+        return np.searchsorted(cumulative[0, :-1], uniform, side="right").astype(np.int32)
     drawn = np.zeros(uniform.shape, dtype=np.int32)
     for label in range(cumulative.shape[1] - 1):
         drawn += uniform >= cumulative[:, label, None]

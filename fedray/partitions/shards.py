@@ -117,8 +117,11 @@ def split_naturally(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np
     """Return the test samples with a client's natural id; the pieces of a divided id share them evenly."""
     holding = np.flatnonzero(shards.sizes)
     ids = train[shards.indices[shards.offsets[holding]]]
+    known, held = np.unique(ids, return_inverse=True)
+    at = np.minimum(np.searchsorted(known, test), len(known) - 1)
+    tested, holders = (Shards.from_owner(of, len(known)) for of in (np.where(known[at] == test, at, -1), held))
     owner = np.full(len(test), -1, dtype=np.int64)
-    for natural in np.unique(ids):
-        members, holders = rng.permutation(np.flatnonzero(test == natural)), holding[ids == natural]
-        owner[members] = holders[np.arange(len(members)) % len(holders)]
+    for i in range(len(known)):
+        members, theirs = rng.permutation(tested[i]), holding[holders[i]]
+        owner[members] = theirs[np.arange(len(members)) % len(theirs)]
     return Shards.from_owner(owner, len(shards))

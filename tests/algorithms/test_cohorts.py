@@ -18,7 +18,7 @@ from torch import Tensor
 
 import fedray
 from fedray.algorithms import ALGORITHMS
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, UserError
 from fedray.common.vectors import Vectors
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
@@ -70,6 +70,10 @@ def test_bernoulli_cohorts() -> None:
     assert min(len(c) for c in rare) == 1  # (0.95)^5 = 77 % of the draws are empty and repeated
     assert np.mean([len(c) for c in rare]) == pytest.approx(0.25 / (1 - 0.95**5), abs=0.12)  # five deviations of 0.33
     assert set(np.concatenate(rare)) == set(range(5))
+    with pytest.raises(
+        UserError, match=r"^clients\.per_round: found 1e-09 of 5 clients, 5 of them with samples; 10000 draws"
+    ):
+        simulation((1,) * 5, 1e-9, sampling="bernoulli").draw_cohort(0)
     tenth = simulation(per_round=4, sampling="bernoulli")  # a number of clients: probability 4/40
     assert abs(np.mean([len(tenth.draw_cohort(t)) for t in range(600)]) - 4) < 5 * np.sqrt(3.6 / 600)
 

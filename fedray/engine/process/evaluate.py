@@ -44,6 +44,7 @@ def evaluate(
     held = worker.problem.own_validation if split == "validation" else None
     if held is not None:  # numbers the clients that hold samples out
         owners = np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)
+    of_clients: Tensor | None = None
     classes, n = worker.problem.data.num_classes, len(positions)
     terms = count_chunks(n)
     probes = [probe for probe in worker.probes if split == "test" and "global" in probe.tested_models]
@@ -73,14 +74,16 @@ def evaluate(
         sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
         if owners is not None:
             theirs = torch.from_numpy(owners[part]).to(worker.device)
-            counted = _count(theirs, is_right, int(owners[-1]) + 1)
-            sums.add_vector("correct_of_clients", counted, 1.0, terms, wide=True)
+            of_clients = is_right.new_zeros(int(owners[-1]) + 1) if of_clients is None else of_clients
+            of_clients.scatter_add_(0, theirs, is_right)
         for probe in probes:
             with worker.key_draws(f"probe {probe.name}", round, chunk):
                 probed = probe.test_sums(output, y, classes)
             if probed is not None:
                 probed = torch.where(bounded, probed, torch.zeros_like(probed))
                 sums.add_vector(probe.name, probed, 1 / CHUNK, terms)
+    if of_clients is not None:
+        sums.add_vector("correct_of_clients", of_clients, 1.0, terms, wide=True)
     refused, fetched, _ = sums.finish()
     if refused:  # all other sums are bounded
         raise UserError(f"evaluation.probes: the sum {refused[-1]}")

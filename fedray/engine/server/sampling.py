@@ -1,6 +1,5 @@
 """The clients of a round, and each one's weight in the average."""
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,25 +9,31 @@ from fedray.common.errors import UserError, truncate_repr
 from fedray.common.rng import generator
 from fedray.config import RunConfig, Training
 
+ATTEMPTS = 10_000
+"""A round's cohort is drawn so often at most until a client with samples is in it."""
+
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
     """Draw the clients of round t (from 0): ids, int64 `(M,)`, ascending. An empty cohort is redrawn.
 
-    Clients without samples do not take part (`sizes`: int64 `(N,)`).
+    Clients without samples do not take part (`sizes`: int64 `(N,)`). Raises UserError if all draws are empty.
     """
     clients = config.clients
     if clients.cohorts is not None:
         listed = np.array(clients.cohorts[t])
         return np.sort(listed[sizes[listed] > 0])  # `Problem` refuses a round without one
-    for attempt in itertools.count():
+    for attempt in range(ATTEMPTS):
         rng, count = generator(config.seed, "cohort", t, attempt), clients.cohort_size
         if clients.sampling == "bernoulli":  # the number of successes first, then which: no draw per client
             rate = clients.per_round if isinstance(clients.per_round, float) else count / clients.total
             count = int(rng.binomial(clients.total, rate))
         drawn = rng.choice(clients.total, size=count, replace=False, shuffle=False)
         if len(drawn := np.sort(drawn[sizes[drawn] > 0])):
-            break
-    return drawn
+            return drawn
+    raise UserError(
+        f"clients.per_round: found {clients.per_round} of {clients.total} clients, {np.count_nonzero(sizes)} of them "
+        f"with samples; {ATTEMPTS} draws of round {t + 1} had none of these; more are required"
+    )
 
 
 def weigh_cohort(
