@@ -58,7 +58,7 @@ from fedray.cells.status import Status
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count
 from fedray.common.output import escape_markdown, format_grid, write_or_print
-from fedray.engine.server.sampling import draw_cohort
+from fedray.engine.sampling import draw_cohort
 from fedray.sweep.draws import count_of_client
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")

@@ -18,6 +18,7 @@ from fedray.datasets.augment import Crop
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.guard import refuse_other
+from fedray.engine.sampling import refuse_without_batches
 from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.network import Network
@@ -69,6 +70,7 @@ class Problem:
         for t, ids in enumerate(clients.cohorts or ()):
             if not split.train.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
+        refuse_without_batches(config, split.train.sizes)
         personal = config.evaluation.personal
         if personal is not None and split.test is None:
             with key_draws(True, config.seed, "test split"):  # of code of the user's own

@@ -30,7 +30,7 @@ from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
-from fedray.engine.server.sampling import weigh_cohort
+from fedray.engine.sampling import weigh_cohort
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
@@ -110,6 +110,9 @@ def test_weights() -> None:
         given = problem("fedavg", aggregation=aggregation)
         found = weigh_cohort(given.config, given.split.train.sizes, cohort, pytest.fail)  # no labels are counted
         assert found == pytest.approx({1: first, 3: 1 - first}), aggregation
+    listed = {"total": 2, "cohorts": [[0, 1], [0]]}
+    with small.refused("training.aggregation: found batches; no client of round 2 has a whole one of 16"):
+        problem("fedavg", (15, 16), clients=listed, rounds=2, batch_size=16, aggregation="batches")
 
 
 class Failing(InlineBackend):

@@ -19,7 +19,7 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process import train
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.sampling import draw_cohort
+from fedray.engine.sampling import draw_cohort
 from fedray.engine.server.simulation import Simulation
 from fedray.probes.probe import Probe
 from fedray.probes.probes import average_angle, measure_angles, measure_drift_between

@@ -17,7 +17,7 @@ from fedray.components.sources import digest_source
 from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.sampling import draw_cohort
+from fedray.engine.sampling import draw_cohort
 from fedray.models.network import Output
 from fedray.probes import DECLARED, PROBES, make_probes, title_metric
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, find_declared

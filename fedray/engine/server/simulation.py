@@ -21,10 +21,10 @@ from fedray.engine.guard import ask, ask_server, detach, guard, refuse_lost, ref
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
+from fedray.engine.sampling import draw_cohort, weigh_cohort
 from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
 from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
-from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import State, refuse_other_weights
 
 log = logging.getLogger("fedray")

@@ -16,8 +16,8 @@ from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.sampling import draw_cohort
 from fedray.engine.server.profile import PARTS, Profile
-from fedray.engine.server.sampling import draw_cohort
 from tests import small
 from tests.algorithms import quadratic
 from tests.conftest import Call

@@ -36,6 +36,18 @@ def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
     )
 
 
+def refuse_without_batches(config: RunConfig, sizes: np.ndarray) -> None:
+    """Refuse `training.aggregation: batches` if no client of some cohort has a whole batch. Raises UserError."""
+    training, size = config.training, config.training.batch_size
+    if training.aggregation != "batches" or size == "full" or config.algorithm.overrides("weights"):
+        return
+    for t in range(training.rounds if (sizes < size).any() else 0):
+        if not (sizes[draw_cohort(config, sizes, t)] >= size).any():
+            raise UserError(
+                f"training.aggregation: found batches; no client of round {t + 1} has a whole one of {size}"
+            )
+
+
 def weigh_cohort(
     config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, label_counts: Callable[[], np.ndarray]
 ) -> dict[int, float]:
