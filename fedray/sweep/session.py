@@ -10,11 +10,12 @@ import yaml
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.cells.metric import DEFAULT, describe_rounds, mean
+from fedray.cells.record import Record
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
 from fedray.tracking.outbox import Outbox
-from fedray.tracking.store import format_counts, read_records
+from fedray.tracking.store import format_counts, is_transient, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,9 +113,14 @@ class Session:
         """Lock the cells that are left and no other process runs; return the ones that no other has just finished."""
         locked = self.locks.take(self.left)
         self.tried |= locked
+
         # Read only now that no other process can run them, and that everything sent to the store has arrived: another
         # sweep may just have finished them.
-        read = (lambda: self.tracker.read_records(locked)) if self.parent else (lambda: read_records(locked))
+        def read() -> dict[str, Record]:
+            if self.parent:
+                return self.tracker.read_records(locked)
+            return self.outbox.deliver(lambda: read_records(locked), is_transient)
+
         self.plan.sheet.records.update(self.outbox.ask(read))
         cells = [cell for cell in self.plan.to_run if cell.hash in locked]
         for hash in locked - {cell.hash for cell in cells}:

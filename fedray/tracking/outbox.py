@@ -156,6 +156,7 @@ class CellRun:
         parent: id of the sweep's run.
         files: artefacts of the cell: file name -> content.
         shown: this call only shows the run, whose rounds are all made.
+        tried: the store has been asked to make it.
         id: empty until the store has made or found it.
         start: milliseconds since 1970 at which it was made; rows are stamped from there.
         logged: the last round that the store has.
@@ -171,6 +172,7 @@ class CellRun:
     parent: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     shown: bool = False
+    tried: bool = False
     id: str = ""
     start: int = 0
     logged: int = 0

@@ -495,8 +495,8 @@ def is_transient(error: Exception) -> bool:
             return True  # SQLite, when several processes write: another attempt finds what the first one has written
         status = answer.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
-    if isinstance(error, UserError):  # SqliteClient's, or `read_artefact`'s
-        cause = error.__cause__
+    if isinstance(error, UserError):  # SqliteClient's, `read_artefact`'s, or one in place of MLflow's
+        cause = error.__cause__ if isinstance(error.__context__, OSError) else error.__context__
         return "database is locked" in str(error) or (isinstance(cause, Exception) and is_transient(cause))
     return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts
 

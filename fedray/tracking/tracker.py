@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,13 +56,14 @@ class Tracker:
     """Writes one sweep, or one run, from the driver.
 
     Every method waits until the store has its writes, and raises UserError if it refuses one, or as `Outbox.deliver`.
-    outbox: the thread that calls the methods; None: the caller's own. looks: hash -> look of a cell's run, which else
-    has its label alone.
+    outbox: the thread that calls the methods, given if the store has answered this process: then it is waited for from
+    the start; None: the caller's own. looks: hash -> look of a cell's run, which else has its label alone.
     """
 
     def __init__(self, outbox: Outbox | None = None, looks: Mapping[str, Look] = MappingProxyType({})) -> None:
         self.outbox, self._looks = outbox or Outbox(), looks
-        self.client, self.experiment = store.open_store(create=True)
+        make = partial(store.open_store, create=True)
+        self.client, self.experiment = make() if outbox is None else outbox.deliver(make, store.is_transient)
         local = find_local_file(store_uri())
         self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
         self._mirrors: dict[str, Mirror] = {}
@@ -189,7 +191,8 @@ class Tracker:
             self._make(run)
 
     def _find_or_make(self, run: CellRun, known: bool) -> None:
-        runs = self._find_runs(run) if known or run.id else []
+        runs = self._find_runs(run) if known or run.tried else []
+        run.tried = True  # an attempt whose answer is lost can have made a run
         if not runs:
             self._make(run)
             runs = self._find_runs(run)  # another driver may have created one as well
@@ -199,7 +202,7 @@ class Tracker:
         first = runs[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
             # A run that is still RUNNING was killed, so it left no time.
-            earlier, was_killed = first.data.tags, store.read_status(first) is Status.RUNNING
+            earlier, was_killed = first.data.tags, known and store.read_status(first) is Status.RUNNING
             run.spent = float(earlier.get(store.SECONDS, 0))
             run.untimed = int(earlier.get(store.UNTIMED, 0)) + was_killed
         run.id, run.start = first.info.run_id, first.info.start_time or 0
@@ -326,18 +329,23 @@ class Tracker:
             self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in (tags | took).items()])
             run.logged = max(run.logged, step)
             if ending.status.is_success and not run.shown:
-                self._keep_oldest(run, ending.status)
+                self._keep_one(run, ending.status)
             written()
 
         self._deliver(write)
 
-    def _keep_oldest(self, run: CellRun, status: Status) -> None:
-        """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
-        ended = [one for one in self._find_counting(run) if store.read_status(one) is status]
-        if len(ended) > 1 and run.sweep:
-            self.client.set_tag(ended[0].info.run_id, store.LISTED + run.sweep, "yes")
-        for twin in ended[1:]:
-            self._mark_superseded(twin.info.run_id, is_running=False)
+    def _keep_one(self, run: CellRun, status: Status) -> None:
+        """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks.
+
+        One that is still open was made by a request whose answer came too late.
+        """
+        found = [(one.info.run_id, store.read_status(one)) for one in self._find_counting(run)]
+        kept, *others = [one for one, its in found if its is status]
+        if others and run.sweep:
+            self.client.set_tag(kept, store.LISTED + run.sweep, "yes")
+        for one, its in found:
+            if one != kept and its in (status, Status.RUNNING):
+                self._mark_superseded(one, is_running=its is Status.RUNNING)
 
     def close(self) -> None:
         """Wait until the copies are written."""

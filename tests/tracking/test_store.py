@@ -156,6 +156,48 @@ def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tup
     assert status == {made[0].id: "finished", made[1].id: "superseded"}
 
 
+def test_a_run_whose_maker_got_no_answer_stays_the_only_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store makes runs and answers 503 twice, so that the third attempt finds them; one appears after that."""
+    monkeypatch.setattr(outbox, "FIRST", 0.01)
+    run, lost = CellRun(ONE), list[str]()
+    tracker = Tracker()
+    make = tracker.client.create_run
+
+    def lose(*arguments: Any, **options: Any) -> Any:
+        made = make(*arguments, **options)
+        lost.append(made.info.run_id)
+        if len(lost) < 3:
+            raise answered(503)
+        return made
+
+    monkeypatch.setattr(tracker.client, "create_run", lose)
+    tracker.open_cell(run, known=False)
+    late = make(tracker.experiment, tags=tracker._make_tags(run)).info.run_id
+    tracker.close_cell(run, Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
+    found = {one.info.run_id: one for one in tracker.client.search_runs([tracker.experiment])}
+    assert {id: one.data.tags["fedray.status"] for id, one in found.items()} == {
+        lost[0]: "finished",
+        late: "superseded",
+    }
+    assert run.id == lost[0]
+    assert store.UNTIMED not in found[run.id].data.tags
+    assert found[run.id].data.params
+
+
+def test_a_store_that_has_answered_is_waited_for_when_a_sweep_opens_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened when the first trial has something to write; Ray may have waited for an hour by then."""
+    monkeypatch.setattr(outbox, "FIRST", 0.01)
+    find = unittest.mock.Mock(side_effect=[answered(503), answered(404), None])
+    monkeypatch.setattr("mlflow.MlflowClient.get_experiment_by_name", find)
+    with pytest.raises(UserError, match=r"^MLFLOW_TRACKING_URI: the store cannot be used"):
+        Tracker()
+    with Outbox() as box:
+        assert Tracker(box).experiment
+    assert find.call_count == 3
+
+
 def test_a_driver_killed_before_any_of_its_writes_leaves_nothing_half_done(project: Path) -> None:
     """A cell is opened, closed and superseded; then the next call runs it unless the store says that it is finished."""
     end = Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}], tables={"confusion": {"class": [0], "0": [9]}})
