@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import metadata
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
 gc.set_threshold(50_000)  # imports make a million objects that stay: looking through them all takes a tenth of the time
+
+
+def each(*rows: Any) -> Callable[[Callable[..., None]], Any]:
+    """Parametrise a test: a row has the values of its first arguments, or the value of its first one."""
+
+    def parametrise(test: Callable[..., None]) -> Any:
+        names = [*signature(test).parameters][: len(rows[0]) if isinstance(rows[0], tuple) else 1]
+        return pytest.mark.parametrize(",".join(names), rows)(test)
+
+    return parametrise
 
 
 def shared_data(name: str) -> Path:

@@ -26,6 +26,7 @@ from fedray.models.network import Layout, Network
 from tests import small
 from tests.algorithms.digits import final
 from tests.algorithms.quadratic import Case, Point, check
+from tests.conftest import each
 
 CASES: dict[str, Callable[[], Case]] = {
     name: case
@@ -65,15 +66,12 @@ def test_batches_are_means_over_what_they_hold() -> None:
     walk({"batch_size": 2}, (-0.625, 2), samples=[[*two[0], (1, 2, -3, 2)]], start=(0, 0))
 
 
-@pytest.mark.parametrize(
-    ("options", "sizes"),
-    [
-        ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]),
-        ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
-        ({"batch_size": 4, "local_steps": 1}, [4]),
-        ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
-        ({"batch_size": 64, "local_epochs": 1}, [10]),
-    ],
+@each(
+    ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]),
+    ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
+    ({"batch_size": 4, "local_steps": 1}, [4]),
+    ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
+    ({"batch_size": 64, "local_epochs": 1}, [10]),
 )
 def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     """Ten samples: every epoch is a permutation, cut in order; `steps` knows the number beforehand."""
@@ -135,9 +133,8 @@ def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Descen
 
 
 def torchs(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Any:
-    return lambda tensors: [
-        torch.optim.AdamW(tensors.values(), lr=LR, betas=(beta1, beta2), eps=eps, weight_decay=DECAY)
-    ]
+    options: dict[str, Any] = {"lr": LR, "betas": (beta1, beta2), "eps": eps, "weight_decay": DECAY}
+    return lambda tensors: [torch.optim.AdamW(tensors.values(), **options)]
 
 
 def test_sgd_leaves_the_momentum_of_a_part_that_rests_alone() -> None:
@@ -256,25 +253,6 @@ def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) ->
     made = algorithm(options)
     with pytest.raises(UserError, match=f"{optimizer}; {made.name} {re.escape(made.bound_to_sgd)}, so it needs sgd"):
         small.config(options, (6, 3), training={"optimizer": optimizer})
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"optimizer": "adamw", "momentum": 0.9}, r"momentum: found 0\.9; adamw has training\.adamw\.betas instead"),
-        ({"optimizer": "muon", "momentum": 0.9}, r"momentum: found 0\.9; muon has training\.muon\.momentum instead"),
-        (
-            {"optimizer": "adamw", "clip_scope": "code"},
-            r"clip_scope: found code, which is sgd's; training\.optimizer is",
-        ),
-        ({"adamw": {"eps": 0.1}}, r"adamw: has options, but training\.optimizer is sgd"),
-        ({"optimizer": "adamw", "muon": {"steps": 3}}, r"muon: has options, but training\.optimizer is adamw"),
-        ({"optimizer": "adamw", "adamw": {"betas": [0.9, 1.0]}}, r"adamw\.betas\.1: found 1\.0; .*less than 1"),
-    ],
-)
-def test_what_is_refused(training: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=rf"^training\.{message}"):
-        small.config(training=training)
 
 
 def test_fedtoga_without_its_mean_step_is_not_bound() -> None:

@@ -27,6 +27,7 @@ from fedray.models.network import Layout
 from tests import small
 from tests.algorithms.digits import data, problem
 from tests.algorithms.test_pieces import parse
+from tests.conftest import each
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 10), (10, 84), (62, 64), (100, 512)])
@@ -153,25 +154,22 @@ PROJECTED = {"name": "tests.algorithms.test_local_client:Projected", "own": True
 HEADS = "2.0.weight, 2.1.bias, 2.1.weight"
 
 
-@pytest.mark.parametrize(
-    ("method", "model", "message"),
-    [
-        *[
-            (name, BARE, f"model.name: found mlp, all of it head; {name} needs a feature layer")
-            for name in ("moon", "fedgela", "fedge", "fedrod", "fedbabu", "fedrep", "fedproto", "knnper")
-        ],
-        ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
-        ("moon", f"{HERE}:Headless", "every trained parameter belongs to the head; moon needs a feature layer"),
-        *[
-            (name, f"{HERE}:TwoLayerHead", f"{HEADS}; {name} needs one linear layer")
-            for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la", "fedgen")
-        ],
-        *[(name, PROJECTED, f"features() of its own; {name} needs the input") for name in ("fedgela", "fedrod")],
-        ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
-        ("fedrcl", f"{HERE}:Headless", "which names no taps; fedrcl reads inner layers"),
-        ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
-        ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
+@each(
+    *[
+        (name, BARE, f"model.name: found mlp, all of it head; {name} needs a feature layer")
+        for name in ("moon", "fedgela", "fedge", "fedrod", "fedbabu", "fedrep", "fedproto", "knnper")
     ],
+    ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
+    ("moon", f"{HERE}:Headless", "every trained parameter belongs to the head; moon needs a feature layer"),
+    *[
+        (name, f"{HERE}:TwoLayerHead", f"{HEADS}; {name} needs one linear layer")
+        for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la", "fedgen")
+    ],
+    *[(name, PROJECTED, f"features() of its own; {name} needs the input") for name in ("fedgela", "fedrod")],
+    ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
+    ("fedrcl", f"{HERE}:Headless", "which names no taps; fedrcl reads inner layers"),
+    ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
+    ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
 )
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
     with small.refused(message):
@@ -205,27 +203,6 @@ def test_numbers(name: str, option: str) -> None:
     for value in bad:
         with pytest.raises(UserError, match=rf"\Aalgorithm\.{option}: found .*\Z"):
             algorithm({"name": name, option: value})
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"name": "fedsol", "proximal": "fedavg"}, "algorithm.proximal.name: unknown name 'fedavg'; did you mean"),
-        ({"name": "fedsol", "proximal": {"name": "kl", "tau": 0}}, "algorithm.proximal.tau: found 0; input should"),
-        ({"name": "fedsol", "proximal": {"name": "fednova", "mu": 1}}, "algorithm.proximal.mu: found 1"),
-        ({"name": "fedsol", "proximal": 3}, "algorithm.proximal: expected a name or a mapping with `name`, got 3"),
-        ({"name": "fedsol", "proximal": "moon", "perturb": "head"}, "algorithm.perturb: found 'head', on which MOON"),
-        ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
-        ({"name": "fedala", "threshold": 0.1}, "start_epochs: found 10 with a threshold, which needs more than"),
-        (
-            {"name": "scaffold@forms", "scaling": "samples", "variates": "samples"},
-            "only one of the three may weigh the changes of c_i",
-        ),
-    ],
-)
-def test_refused_options(section: dict[str, Any], message: str) -> None:
-    with small.refused(message):
-        algorithm(section)
 
 
 LABELS = {

@@ -31,6 +31,7 @@ from fedray.models.network import Layout, Output
 from tests import small
 from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
 from tests.algorithms.test_pieces import parse
+from tests.conftest import each
 from tests.methods import METHODS
 from tests.probes.probed import Careful
 
@@ -219,25 +220,14 @@ class Partly(Careful):
         self.first.requires_grad_(False)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "sizes", "batch", "message"),
-    [
-        ("fedas align_batch=8", (33,), "full", "33 samples in batches of 8, and BatchNorm"),
-        (
-            "fedavg",
-            (65,),
-            16,
-            "65 samples in batches of 16, .* one sample alone; choose another size, training.last_batch: drop, ",
-        ),
-    ],
+@each(
+    ("fedas align_batch=8", (33,), "full", "33 samples in batches of 8, and BatchNorm"),
+    ("fedavg", (65,), 16, "65 samples in batches of 16, .* one sample alone; choose another size, training.last_b"),
 )
-def test_a_sample_alone_under_batchnorm_names_what_left_it_alone(
-    algorithm: str, sizes: tuple[int, ...], batch: int | str, message: str
-) -> None:
+def test_a_lone_sample_under_batchnorm(algorithm: str, sizes: tuple[int, ...], batch: int | str, message: str) -> None:
     """The cause is a batch, or a pass of the method's own."""
-    built = problem(
-        parse(algorithm), sizes, per_round=1, model=PARTLY, clients={"cohorts": [[0]] * 4}, batch_size=batch
-    )
+    alone = {"per_round": 1, "clients": {"cohorts": [[0]] * 4}}
+    built = problem(parse(algorithm), sizes, model=PARTLY, batch_size=batch, **alone)
     with pytest.raises(UserError, match=rf"^training\.batch_size: client 0 has {message}"):
         run(built, InlineBackend())
 
@@ -265,21 +255,18 @@ def test_adapters(name: str) -> None:
     assert {"test_accuracy", "test_loss"} <= found.state.history[-1].keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "part", "line"),
-    [
-        ("fedrep", "body", "model: every trained parameter belongs to the head; fedrep needs a feature layer"),
-        ("fedper", "body", "model: no parameter of body is trained; fedper needs some"),
-        ("fedrep", "head", "model: no parameter of head is trained; fedrep needs some"),
-        ("fedsol", "head", "model: no parameter of head is trained; fedsol needs some"),  # perturbs it by default
-        *[
-            (name, "*.bias", f"model: 5.bias is not trained; {name} needs the whole head")  # or its bias would be 0
-            for name in ("fedrs", "fedavg-la", "fedge", "fedgela", "fedgen")
-        ],
-        ("fedrod", "5.bias", ""),
-        ("fedavg", "body", ""),
-        ("scaffold", "head", ""),
+@each(
+    ("fedrep", "body", "model: every trained parameter belongs to the head; fedrep needs a feature layer"),
+    ("fedper", "body", "model: no parameter of body is trained; fedper needs some"),
+    ("fedrep", "head", "model: no parameter of head is trained; fedrep needs some"),
+    ("fedsol", "head", "model: no parameter of head is trained; fedsol needs some"),  # perturbs it by default
+    *[
+        (name, "*.bias", f"model: 5.bias is not trained; {name} needs the whole head")  # or its bias would be 0
+        for name in ("fedrs", "fedavg-la", "fedge", "fedgela", "fedgen")
     ],
+    ("fedrod", "5.bias", ""),
+    ("fedavg", "body", ""),
+    ("scaffold", "head", ""),
 )
 def test_the_head_or_the_body_alone(name: str, part: str, line: str) -> None:
     """Linear probing: the body is frozen. Methods that need the frozen part say so."""

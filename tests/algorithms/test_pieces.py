@@ -27,6 +27,7 @@ from fedray.models.network import Layout
 from fedray.papers.variants import FedSOLForms
 from tests import small
 from tests.algorithms.digits import final, problem
+from tests.conftest import each
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -147,9 +148,7 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("feature_norm", "lines"), [("length", 1), ("model", 0)])
-def test_a_model_without_its_methods_logits_says_so(
-    feature_norm: str, lines: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_without_its_methods_logits(feature_norm: str, lines: int, caplog: pytest.LogCaptureFixture) -> None:
     """`fedge@forms` tests W h/||h||, or what the head gives."""
     method = {"name": "fedge@forms", "feature_norm": feature_norm}
     run(problem(method), InlineBackend()).model()
@@ -159,22 +158,19 @@ def test_a_model_without_its_methods_logits_says_so(
 RELAXED = {"relaxed_start": 0.1, "relaxed_average": "models"}
 
 
-@pytest.mark.parametrize(
-    ("method", "training", "message"),
-    [
-        ("fedavg", {"feddisco": {"a": 0.1}}, "feddisco: has options, but training.aggregation is samples"),
-        ("fedavg", {"fedexp": {"epsilon": 0.1}}, "fedexp: has options, but training.server_step is average"),
-        ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
-        ("fednova", RELAXED, "relaxed_average: found models; fednova uses the updates themselves"),
-        ({"name": "mofedsam", "step": "printed"}, RELAXED, "relaxed_average: found models; mofedsam uses the updates"),
-        ({"name": "fedsol", "proximal": "fednova"}, RELAXED, "relaxed_average: found models; fedsol uses the updates"),
-        ("fedas", RELAXED, "relaxed_average: found models; fedas uses the updates themselves"),
-        ("fedavg", RELAXED | {"server_step": "fedexp"}, "relaxed_average: found models; fedexp uses the updates them"),
-        ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
-        ("fedexp", {"server_step": "fedexp"}, "server_step: found fedexp; fedexp has a server step of its own"),
-        ("local-only", {"server_step": "fedexp"}, "server_step: fedexp scales the average"),
-        ("local-only", {"relaxed_start": 0.1}, "relaxed_start: relaxes what clients receive; local-only sends nothing"),
-    ],
+@each(
+    ("fedavg", {"feddisco": {"a": 0.1}}, "feddisco: has options, but training.aggregation is samples"),
+    ("fedavg", {"fedexp": {"epsilon": 0.1}}, "fedexp: has options, but training.server_step is average"),
+    ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
+    ("fednova", RELAXED, "relaxed_average: found models; fednova uses the updates themselves"),
+    ({"name": "mofedsam", "step": "printed"}, RELAXED, "relaxed_average: found models; mofedsam uses the updates"),
+    ({"name": "fedsol", "proximal": "fednova"}, RELAXED, "relaxed_average: found models; fedsol uses the updates"),
+    ("fedas", RELAXED, "relaxed_average: found models; fedas uses the updates themselves"),
+    ("fedavg", RELAXED | {"server_step": "fedexp"}, "relaxed_average: found models; fedexp uses the updates them"),
+    ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
+    ("fedexp", {"server_step": "fedexp"}, "server_step: found fedexp; fedexp has a server step of its own"),
+    ("local-only", {"server_step": "fedexp"}, "server_step: fedexp scales the average"),
+    ("local-only", {"relaxed_start": 0.1}, "relaxed_start: relaxes what clients receive; local-only sends nothing"),
 )
 def test_what_a_setting_refuses(method: Any, training: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^training\.{message}"):

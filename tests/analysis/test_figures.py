@@ -1,6 +1,5 @@
 """Figures, read back from their axes."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from fedray.cells.looks import shade
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, sheet, ticks, write, write_run
-from tests.conftest import Call
+from tests.conftest import Call, each
 
 KEYS = {"rho": "algorithm.rho", "ρ": "algorithm.rho", "alpha": "partition.alpha", "seed": "seed"}
 AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
@@ -253,14 +252,11 @@ def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
     assert find_zoom(list(range(1, rounds + 1))) == start
 
 
-@pytest.mark.parametrize(
-    ("rounds", "options", "said"),
-    [
-        (9, "", ""),
-        (8, "", "found 8 evaluated rounds; 9 are required"),
-        (9, "--metric test_accuracy,test_loss", "found test_accuracy,test_loss, with panels each; one metric"),
-        *((9, f"--x {x}", f"found curves by {x}, which end at different values") for x in ("test_loss", "seconds")),
-    ],
+@each(
+    (9, "", ""),
+    (8, "", "found 8 evaluated rounds; 9 are required"),
+    (9, "--metric test_accuracy,test_loss", "found test_accuracy,test_loss, with panels each; one metric"),
+    *((9, f"--x {x}", f"found curves by {x}, which end at different values") for x in ("test_loss", "seconds")),
 )
 def test_why_there_is_no_zoom(rounds: int, options: str, said: str, store: Tracker, tmp_path: Path, call: Call) -> None:
     write(store, [cell(FEDAVG, 0.5, 0)], [[row | {"seconds_per_round": 1.0} for row in history(*range(rounds))]])
@@ -401,37 +397,3 @@ def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
         own = sweep.cells[sweep.cells["algorithm.name"] == alone["name"]].dropna(axis=1, how="all")
         assert title_axes(["partition.alpha"], own) == [title]
         assert label_cells(own, "partition.alpha,seed").iloc[0] == "α=0.1 seed=0", "labels name what they tell apart"
-
-
-UNUSED = {
-    "--y alpha": "--y: figures without --kind do not use it; --kind heatmap does",
-    "--kind methods --x rho": "--x: --kind methods does not use it; --kind curves, sensitivity or heatmap does",
-    "--kind heatmap --metric test_loss --round 3": "--round: --kind heatmap does not use it; --kind bars does",
-    "--smooth 2 --reference fedavg": "--reference: figures without --kind do not use it; ",
-    "--kind methods --metric a+b": "--metric: found 'a+b'; --kind methods takes one metric",
-    "--kind sensitivity --metric a,b": "--metric: found 'a,b'; --kind sensitivity takes one metric",
-}
-
-
-@pytest.mark.parametrize(("options", "message"), UNUSED.items())
-def test_an_option_that_the_kind_does_not_use_is_refused(options: str, message: str, call: Call) -> None:
-    """Before anything is read: there is no store, and no sweep."""
-    code, out, err = call("figures", "sweep", *options.split())
-    assert (code, out) == (2, "")
-    assert err.startswith(f"fedray: {message}")
-
-
-def test_refusals(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [70] * len(cells))
-    for kind, x, metric, message in (
-        ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
-        ("bars", "", "", "--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1"),
-        ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
-        ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
-        ("sensitivity", "roh", "", "--x: unknown name 'roh'; did you mean 'algorithm.rho'? valid: "),
-        ("sensitivity", "seed", "", "--x: unknown name 'seed'"),
-        ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
-    ):
-        with pytest.raises(UserError, match=re.escape(message)):
-            main("sweep", kind, x, metric)

@@ -19,6 +19,7 @@ from fedray.analysis.tables.published import PublishedNumber
 from fedray.analysis.tables.result_table import Entry, ResultTable
 from fedray.cells.metric import Metric
 from fedray.common.errors import escape
+from tests.conftest import each
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -110,28 +111,20 @@ def test_a_character_without_a_command_is_named(sign: str, caplog: pytest.LogCap
     assert caplog.text.count(f"LaTeX: {sign} (U+{ord(sign):04X}, {unicodedata.name(sign)}) has no command here") == 1
 
 
-def test_a_row_that_begins_as_an_argument_does_is_none() -> None:
-    r"""`\\` takes a length in brackets, or a star, also from the next line."""
-    table = ResultTable("t", ["[a]", "*b"], ["c"], {}, {}, [])
-    assert re.findall(r"^.*(?= & )", to_latex(table), re.MULTILINE)[1:] == ["{[}a]", "{*}b"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        (["fedavg", "scaffold"], ["", "fedavg", "scaffold"]),  # nothing to put into a second column
-        (
-            ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2", "FedX (ours) ρ=0.1"],
-            ["&$\\rho$", "fedavg&", "\\addlinespace", "fedsam&0.1", "&0.2", "\\addlinespace", "FedX (ours)&0.1"],
-        ),
-        (
-            ["fedtoga α=0.1", "fedtoga α=1 lr=0.1", "[x] ρ=1"],
-            ["&", "fedtoga&$\\alpha$=0.1", "&$\\alpha$=1 lr=0.1", "\\addlinespace", "{[}x]&$\\rho$=1"],
-        ),
-    ],
+@each(
+    (["fedavg", "*b"], ["", "fedavg", "{*}b"]),  # nothing to put into a second column
+    (
+        ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2", "FedX (ours) ρ=0.1"],
+        ["&$\\rho$", "fedavg&", "\\addlinespace", "fedsam&0.1", "&0.2", "\\addlinespace", "FedX (ours)&0.1"],
+    ),
+    (
+        ["fedtoga α=0.1", "fedtoga α=1 lr=0.1", "[x] ρ=1"],
+        ["&", "fedtoga&$\\alpha$=0.1", "&$\\alpha$=1 lr=0.1", "\\addlinespace", "{[}x]&$\\rho$=1"],
+    ),
 )
 def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]) -> None:
-    """A method is named once, a space follows its last row, and one option for all is named in the header."""
+    r"""A method is named once, a space follows its last row, and one option for all is named in the header. `\\` takes
+    a length in brackets, or a star, also from the next line."""
     entries = {(row, "c"): Entry(1.0, None, 1, Counter()) for row in rows}
     lines = to_latex(ResultTable("s: t", rows, ["c"], entries, {}, [])).splitlines()
     body = [line for line in lines[5:-2] if line not in (r"\midrule", r"\bottomrule")]
@@ -211,9 +204,3 @@ def test_a_difference_has_a_minus() -> None:
     below = {("row", "c"): Entry(-1.5, 0.71, 2, Counter()), ("row", "d"): Entry(-2.0, None, 2, Counter())}
     text = to_latex(ResultTable("s: t", ["row"], ["c", "d"], below, {("row", "c"): 1}, []))
     assert r"row & \textbf{$-$1.50 $\pm$ 0.71} & $-$2.00 \\" in text
-
-
-def test_other_seeds_stand_behind_the_option_that_has_them() -> None:
-    entries = {(f"fedsam ρ={rho}", "c"): Entry(1.0, None, 2, Counter(), apart=apart) for rho, apart in ((1, 2), (2, 0))}
-    text = to_latex(ResultTable("s: t", [row for row, _ in entries], ["c"], entries, {}, []))
-    assert "fedsam & 1 (2 seeds) & 1.00" in text

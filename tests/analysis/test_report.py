@@ -38,7 +38,7 @@ from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.plots.test_bars import write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
-from tests.conftest import use_store
+from tests.conftest import each, use_store
 
 
 @pytest.fixture(scope="module")
@@ -349,13 +349,10 @@ def test_hours_of_all_blocks_are_counted(store: Tracker) -> None:
     assert hours == tuned | {"finished and shown": 3, "s/0: superseded": 5, "s/1: superseded": 5}
 
 
-@pytest.mark.parametrize(
-    ("tag", "per_round", "expected"),
-    [
-        *(("12.5", None, 12.5), (None, None, None), ("nan", 0.3, 30.0)),
-        ("12.5", 0.3, 30.0),  # 30 s of rounds: 20 of them were made by a call that was killed
-        (None, 0.3, 30.0),  # a run of an older version
-    ],
+@each(
+    *(("12.5", None, 12.5), (None, None, None), ("nan", 0.3, 30.0)),
+    ("12.5", 0.3, 30.0),  # 30 s of rounds: 20 of them were made by a call that was killed
+    (None, 0.3, 30.0),  # a run of an older version
 )
 def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)

@@ -26,6 +26,20 @@ COMMANDS: dict[str, str] = {
     "data fetch npz": "data.name: npz is your own; give it as data.path",
     "data fetch cinic10": "data.name: cinic10 cannot be downloaded by fedray; put "
     "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data",
+    "run example --log-model --no-track": "--log-model: --no-track writes nothing to MLflow; leave one out",
+    "sweep quickstart --nodes 2": "--nodes: goes with --dry-run",
+    "sweep quickstart --dry-run --gpus-per-node 2": "--gpus-per-node: goes with --nodes, the number of such machines",
+    "sweep quickstart --dry-run --seconds-per-round 2": "--seconds-per-round: goes with --nodes, the number of such m…",
+    "sweep quickstart --dry-run --nodes 2 --seconds-per-round nan": "--seconds-per-round: found nan; a number above 0 "
+    "is required",
+    "sweep quickstart --dry-run --estimate --json": "--json: --estimate and --nodes print no JSON; --dry-run --json a…",
+    "sweep quickstart --dry-run --nodes 2 --force": "--force: --estimate and --nodes look nothing up; leave it out",
+    "figures sweep --y alpha": "--y: figures without --kind do not use it; --kind heatmap does",
+    "figures sweep --kind methods --x rho": "--x: --kind methods does not use it; --kind curves, sensitivity or heatm…",
+    "figures sweep --kind heatmap --metric test_loss --round 3": "--round: --kind heatmap does not use it; --kind bar…",
+    "figures sweep --smooth 2 --reference fedavg": "--reference: figures without --kind do not use it; --kind differe…",
+    "figures sweep --kind methods --metric a+b": "--metric: found 'a+b'; --kind methods takes one metric",
+    "figures sweep --kind sensitivity --metric a,b": "--metric: found 'a,b'; --kind sensitivity takes one metric",
     "table x": "No such command 'table'. Did you mean 'tables'?",
     "list": "list: one of these is required: algorithms, models, datasets, partitions, metrics, sweeps, clusters",
 }
@@ -42,6 +56,20 @@ OF_STORED: dict[str, str] = {
     "tables sweep --paper fedsol/table99": "published table of fedsol: unknown name 'table99'; did you mean 'table9'? "
     "valid: table1, table10, table2, table3, table4, table5, table9, v1_table1",
     "tables sweep --paper fedsoll/table2": "published paper: unknown name 'fedsoll'; did you mean 'fedsol'?…",
+    "figures sweep --kind sensitivity": "--x: no finished runs of this sweep differ by a number of the configuration…",
+    "figures sweep --kind bars": "--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1",
+    "figures sweep --kind class-accuracy": "--kind: class-accuracy needs runs with the probe: evaluation.probes: "
+    "[classes]",
+    "figures sweep --kind sensitivity --x algorithm.rho": "--x: algorithm.rho has one value in this sweep, not counti…",
+    "figures sweep --kind sensitivity --x roh": "--x: unknown name 'roh'; did you mean 'algorithm.rho'? valid: algori…",
+    "figures sweep --kind sensitivity --x seed": "--x: unknown name 'seed'; valid: algorithm.name, algorithm.rho, fed…",
+    "figures sweep --kind sensitivity --x algorithm.name": "--x: the values of algorithm.name are not numbers: "
+    "fedavg, fedsam",
+    "compare sweep --confidence 95": "--confidence: expected a number between 0 and 1, got 95.0",
+    "compare sweep --metric speedup:80/fedavg": "--metric: found 'speedup:80/fedavg', which compares runs already; ro…",
+    "tables sweep --format latex --label a}b --out t.tex": "--label: found 'a}b'; letters, digits and : . / + * - _ a…",
+    "tables sweep --format markdown --label tab:x --out t.tex": "--label: only LaTeX has labels; --format is markdown",
+    "tables sweep --out t.txt": "--out: found t.txt; a file that ends in .md or .tex or .csv or .json is required, or…",
     "figures sweep --kind pie": "--kind: unknown name 'pie'; valid: bars, …",
     "figures sweep --kind curves --x alpha": "--x: unknown name 'alpha'; did you mean --kind sensitivity --x "
     "partition.alpha?…",
@@ -57,18 +85,24 @@ ADDRESSES: dict[str, str] = {
     "sqlalchemy.dialects:mssql.nope",
 }
 """MLFLOW_TRACKING_URI -> what is said about it."""
+STORAGES: dict[str, str] = {
+    "a.csv": "FEDRAY_STORAGE: cannot write {here}/a.csv: Not a directory; set it to a directory that can be written",
+    "https://me:secret@host/x": "FEDRAY_STORAGE: found 'https://***@host/x'; expected a directory, got an address",
+    "~nobodyatall/x": "FEDRAY_STORAGE: found '~nobodyatall/x': …",
+}
+"""The same of FEDRAY_STORAGE, in a folder with a file a.csv."""
 
 CASES: dict[str, Case] = {
     **{call: Case(call.split(), line) for call, line in COMMANDS.items()},
     **{f"{call}, stored": Case(call.split(), line, stored) for call, line in OF_STORED.items()},
     **{f"store {uri}": run(f"MLFLOW_TRACKING_URI: {line}", MLFLOW_TRACKING_URI=uri) for uri, line in ADDRESSES.items()},
+    **{
+        f"storage {path}": Case(["sweep", "quickstart"], line, put("a.csv", ""), {"FEDRAY_STORAGE": path})
+        for path, line in STORAGES.items()
+    },
     # Calls and stores
-    "save to nowhere": saved(
-        "--save: /dev/null/m.safetensors cannot be written: Not a directory", "/dev/null/m.safetensors"
-    ),
-    "save what there is not": saved(
-        "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
-    ),
+    "save to nowhere": saved("--save: /dev/null/m cannot be written: Not a directory", "/dev/null/m"),
+    "save what there is not": saved("model: local-only has no global model; each client…", "m", "algorithm=local-only"),
     **{
         f"address {address}": Case(
             ["sweep", "sweep.yaml", "--address", address],

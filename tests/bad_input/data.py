@@ -35,10 +35,9 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
 
 
 UNREADABLE = "data.path: data.npz is not a readable .npz file: ValueError: "
+EMPTY = {"x_train": np.zeros((20, 0), np.float32)}
 ARRAYS: dict[str, dict[str, Any]] = {
-    "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required": {
-        "x_train": np.zeros((20, 0), np.float32),
-    },
+    "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required": EMPTY,
     f"{UNREADABLE}Object arrays cannot be loaded when allow_pickle=False": {"y_train": np.array([Opens()] * 20)},
     "data.path: data.npz lacks y_test; found: x_test, x_train, y_train": {"y_test": None},
     "data.path: data.npz: y_train holds -1..18; labels in 0..99999 are required": {"y_train": np.arange(20) - 1},
@@ -46,9 +45,7 @@ ARRAYS: dict[str, dict[str, Any]] = {
         "x_train": np.full((20, 25), np.nan, np.float32),
         "x_test": np.zeros((6, 25), np.float32),
     },
-    "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)": {
-        "x_test": np.zeros((6, 5, 4), np.uint8),
-    },
+    "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)": {"x_test": np.zeros((6, 5, 4), "u1")},
 }
 """What is said of data.npz -> its arrays that are wrong."""
 
@@ -74,6 +71,7 @@ OF_NPZ: dict[str, Callable[[Path], object]] = {
 """What is said of data.npz -> what makes it."""
 
 SPLIT, DIGITS = "partition.path: split.json", "data={{name: digits, {}}}".format
+FALLING = np.array([0, 3, 1, 4], np.uint64)
 SPLITS: dict[str, Case] = {
     case.line[:70]: case
     for case in (
@@ -138,8 +136,6 @@ CASES: dict[str, Case] = {
     "split with offsets that fall": run(
         "partition.path: split.npz has train_offsets that do not rise from 0 to 4",
         "partition={name: file, path: split.npz}",
-        prepare=lambda here: np.savez(
-            here / "split.npz", train_indices=np.arange(4), train_offsets=np.array([0, 3, 1, 4], np.uint64)
-        ),
+        prepare=lambda here: np.savez(here / "split.npz", train_indices=np.arange(4), train_offsets=FALLING),
     ),
 }

@@ -53,6 +53,9 @@ CHANGES: dict[str, str] = {
     "algorithm={rho: 1}": "run.yaml with --set: algorithm.name is required: found algorithm.rho without it; `fedray…",
     "runtime.device=cuda": "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu",
     "model.hidden=[10000000000000]": "model: mlp cannot be built: RuntimeError: [enforce fail…",
+    "partition={name: pathological, classes: 11}": "partition.classes: found 11; the data have 10 classes",
+    "partition={name: pxcy, classes: 11}": "partition.classes: found 11; 10 clients cover the data's 10 classes with…",
+    "partition={name: sharding, shards: 144}": "partition.shards: 10 clients x 144 shards are more than the 1437 tr…",
     "partition=natural": "partition.name: data digits have no natural clients (client_train)",
     "model={name: mlp, hidden: [8], lora: {}, freeze: [body]}": "model.freeze: found body; the adapters of model.lora…",
     "algorithm=nowhere:X": "run.yaml with --set: algorithm.name: 'nowhere:X' cannot be imported: ModuleNotFound…",
@@ -61,6 +64,62 @@ CHANGES: dict[str, str] = {
     "seed.x=1": "seed.x: seed holds 0, which has no keys",
 }
 """What --set changes -> what is said about it."""
+
+OF_TRAINING: dict[str, str] = {
+    "optimizer=adamw & momentum=0.9": "momentum: found 0.9; adamw has training.adamw.betas instead",
+    "optimizer=muon & momentum=0.9": "momentum: found 0.9; muon has training.muon.momentum instead",
+    "optimizer=adamw & clip_scope=code": "clip_scope: found code, which is sgd's; training.optimizer is adamw",
+    "adamw={eps: 0.1}": "adamw: has options, but training.optimizer is sgd",
+    "optimizer=adamw & muon={steps: 3}": "muon: has options, but training.optimizer is adamw",
+    "optimizer=adamw & adamw={betas: [0.9, 1.0]}": "adamw.betas.1: found 1.0; input should be less than 1",
+    "lr_schedule=cosine & lr_decay=0.9": "lr_decay: found 0.9; it is the exponential schedule's, and training.lr_sche…",
+    "lr_schedule=step": "lr_step: lr_schedule step needs it: {every: ROUNDS, factor: 0.1}",
+    "lr_step={every: 3}": "lr_step: has options, but training.lr_schedule is exponential",
+    "lr_schedule=step & lr_step={factor: 0.1}": "lr_step.every is required",
+    "warmup=2": "warmup: found 2; training.rounds is only 2",
+    "lr='0,1'": "lr: found '0,1'; input should be a number",
+}
+"""Settings of `training` -> what is said about it."""
+
+OF_METHODS: dict[str, str] = {
+    "fedsol, proximal: fedavg": "proximal.name: unknown name 'fedavg'; did you mean 'fednova'? valid: feddyn, …",
+    "fedsol, proximal: {name: kl, tau: 0}": "proximal.tau: found 0; input should be greater than 0",
+    "fedsol, proximal: {name: fednova, mu: 1}": "proximal.mu: found 1; input should be less than or equal to 0",
+    "fedsol, proximal: 3": "proximal: expected a name or a mapping with `name`, got 3; valid names: feddyn, fednova,…",
+    "fedsol, proximal: moon, perturb: head": "perturb: found 'head', on which MOON's loss does not depend; body or all",
+    "fedwmsam, alpha: 1, rho: 0.1": "alpha: found 1 with rho above 0; α/(1 - α) has to be finite",
+    "fedala, threshold: 0.1": "start_epochs: found 10 with a threshold, which needs more than 10",
+    "scaffold@forms, scaling: samples, variates: samples": "scaling: found samples with variates samples and "
+    "correction plain; only one of the three may weigh the changes of c_i",
+}
+"""A method with options -> what is said about it."""
+
+OF_AUGMENT: dict[str, str] = {
+    "flip": ": found 'flip'; a list of transforms is required, of: crop, cutout, flip, rotate",
+    "[flop]": ": unknown name 'flop'; did you mean 'flip'? valid: crop, cutout, flip, rotate",
+    "[{crop: 0}]": ".crop: found 0; input should be greater than 0",
+    "[{cutout: 3}]": ".cutout: found 3; input should be a multiple of 2",
+    "[{crop: 4, colour: 1}]": ": unknown name 'colour'; valid: chance, crop, fill",
+}
+"""The transforms of training images -> what is said about them."""
+
+OF_RUNS: dict[str, str] = {
+    **{
+        f"evaluation.personal={{epochs: {given}}}": f"evaluation.personal.epochs: found {found}; 0 or more, or a list "
+        "of different ones"
+        for given, found in (("-1", "(-1,)"), ("[1, 1]", "(1, 1)"), ("[]", "()"))
+    },
+    "clients.unseen=2": "clients.unseen: found 2; evaluation.personal is required, which deals and tests their samples",
+    "clients.unseen=2 & algorithm=local-only & evaluation.personal={epochs: 1}": "clients.unseen: found 2; local-only "
+    "sends nothing to a newcomer",
+    "stop={test_accuracy: 90}": "stop: is a key of a sweep's file, next to its `base`; one run has none; in Python, a…",
+    "clients=10": "clients: expected a mapping, got 10; its keys: total, per_round, sampling, cohorts, unseen",
+    "clients={total: 10, fraction: 0.1}": "clients: unknown name 'fraction'; did you mean 'per_round'? valid: cohorts…",
+    "data={name: digits, test: 200}": "data.test: expected a mapping, got 200; its keys: from, fraction, stratify",
+    "data=CIFAR-10": "data.name: unknown name 'CIFAR-10'; did you mean 'cifar10'? `fedray list datasets` lists them;…",
+    "runtime.gpus=1": "runtime: unknown name 'gpus'; did you mean 'gpus_per_actor'? valid: actors, backend, checkpoin…",
+}
+"""Settings of several sections -> what is said about them."""
 
 SET = "run.yaml with --set"
 OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclass WSAM(Algorithm):\n    pass\n")
@@ -77,6 +136,16 @@ CASES: dict[str, Case] = {
     **{change: run(line, change) for change, line in CHANGES.items()},
     **{change[:40]: run(f"{SET}: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
     **{way: run(f"{SET}: {way.partition('=')[0]}.name: {said}", way, prepare=OWN) for way, said in WAYS.items()},
+    **{
+        change: run(f"{SET}: training.{said}", *(f"training.{one}" for one in change.split(" & ")))
+        for change, said in OF_TRAINING.items()
+    },
+    **{how: run(f"{SET}: algorithm.{said}", f"algorithm={{name: {how}}}") for how, said in OF_METHODS.items()},
+    **{
+        f"augment {how}": run(f"{SET}: data.augment{said}", f"data={{name: digits, augment: {how}}}")
+        for how, said in OF_AUGMENT.items()
+    },
+    **{change[:60]: run(f"{SET}: {said}", *change.split(" & ")) for change, said in OF_RUNS.items()},
     "both kinds of own test samples": run(
         "run.yaml with --set: evaluation.personal.split: found share; with data.test clients have test samples already",
         "data={name: digits, test: {from: clients}}",

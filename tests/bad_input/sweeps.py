@@ -197,8 +197,7 @@ CASES: dict[str, Case] = {
         final=FINAL,
     ),
     "set in the name": Case(
-        ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
-        "name.x: name holds 'quickstart', which has no keys",
+        ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"], "name.x: name holds 'quickstart', which has no keys"
     ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
     "smoke value": Case(
@@ -207,6 +206,7 @@ CASES: dict[str, Case] = {
         "mean, preset, std, test, validation",
         put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
     ),
+    "only, on a cluster": sweep("--only: '13' names no cell; give a number from 1 to…", "--nodes", "2", "--only", "13"),
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(
         "smoke.cases: unknown name 'b'; valid: a",

@@ -175,9 +175,8 @@ def test_a_published_file_with_some_bytes_changed(name: str, tmp_path: Path, mon
     make(root, monkeypatch)
     source = make_data_source(options)
     right = source.load().digest
-    kept = {
-        path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file() and ".fedray" not in str(path)
-    }
+    found = [path for path in sorted(root.rglob("*")) if path.is_file() and ".fedray" not in str(path)]
+    kept = {path: path.read_bytes() for path in found}
     names = sorted(kept)
 
     @examples(30)

@@ -28,9 +28,10 @@ CONFIG = "Mapping[str, Any] | RunConfig | str | Path is required"
 FLOATS = np.random.default_rng(0).standard_normal((24, 16), dtype=np.float32)
 ARRAYS = {"x_train": FLOATS, "y_train": np.arange(24) % 3, "x_test": FLOATS[:6], "y_test": np.arange(6) % 3}
 
-BYTES = np.zeros((24, 64), np.uint8)
+BYTES, DAYS, MASKED = np.zeros((24, 64), np.uint8), np.zeros(24, "timedelta64[D]"), np.ma.masked_less(FLOATS[:6], 0)
 IDS = {"client_train": np.arange(24) % 8, "client_test": np.zeros(6, dtype=np.int64)}
 UNSEEN = RUN | {"clients": {"total": 6, "per_round": 3, "unseen": 2}, "evaluation": {"personal": {"split": "disjoint"}}}
+NATURAL = UNSEEN | {"partition": "natural", "data": ARRAYS | IDS}
 LOOP: dict[str, Any] = {"name": "x"}
 LOOP["loop"] = LOOP
 
@@ -80,9 +81,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "personal_model: client: found -1; one of the 6 clients that train is required": lambda: personal(-1),
     "personal_model: client: found 6; one of the 6 clients that train is required": lambda: personal(6, UNSEEN),
     f"save_personal: {__file__} is not a folder": lambda: simulate().save_personal(__file__),
-    "clients.unseen: found 2; none of them has both training and test samples of its own": lambda: simulate(
-        UNSEEN | {"partition": "natural", "data": ARRAYS | IDS}
-    ),
+    "clients.unseen: found 2; none of them has both training and test samples of its own": lambda: simulate(NATURAL),
     "Sum: vector: found 3; Tensor is required": lambda: fedray.Sum(3),  # type: ignore[arg-type]
     "data a: num_classes is '3'; an integer from 1 is required": lambda: new(num_classes="3"),
     "data a: y_train has shape (24, 1); (n,) is required": lambda: new(y_train=ARRAYS["y_train"][:, None]),
@@ -91,9 +90,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "data arrays: mean and std hold 128; they are of images in [0, 1], so divide them by 255": lambda: on(
         x_train=np.zeros((24, 8, 8), np.uint8), x_test=np.zeros((6, 8, 8), np.uint8), mean=[128], std=[64]
     ),
-    "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
-        y_train=np.zeros(24, "timedelta64[D]")
-    ),
+    "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(y_train=DAYS),
     (
         "data: x_train has shape (24, 1, 8, 8), which is that of uint8 images (n, h, w, c) 1 high with 8 channels; of "
         "images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
@@ -123,9 +120,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "data.mean: only uint8 images are normalised; x_train is float32": lambda: on(mean=[0.5], std=[0.5]),
     "data: x_train cannot be made an array: ValueError: setting an…": lambda: on(x_train=[[1], [1, 2]]),
-    "data: x_test is masked, and a mask would be lost; fill it, or leave the samples out": lambda: on(
-        x_test=np.ma.masked_less(FLOATS[:6], 0)
-    ),
+    "data: x_test is masked, and a mask would be lost; fill it, or leave the samples out": lambda: on(x_test=MASKED),
     "data: x_train is float64 (24, 16); uint8 (n, h, w[, c])…": lambda: on(x_train=FLOATS.astype(float)),
     "data arrays: x_train is uint8, x_test float32; one type is required, since only uint8 is scaled": lambda: on(
         x_train=np.zeros((24, 4, 4), np.uint8), x_test=FLOATS[:6].reshape(6, 1, 4, 4)
@@ -268,7 +263,7 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "something else each time; draw from rng, or by numpy.random or random, whose",
     },
     ("Partition", "split_test"): {
-        f"{SHARDS} + 360] * 6)": "partition.name: {path} deals the sample 360; the test set has samples 0 to 359",
+        f"{SHARDS} + 360] * 6)": "partition.name: {path} deals the sample 360; the test set has samples 0 to 359"
     },
     ("Partition", "get_held_out"): {HELD_OUT: "partition.name: {path}.get_held_out returns a int; Shards are required"},
     ("DataSource", "load"): {
@@ -286,12 +281,8 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "attribute 'round' ({module}.py:",
     },
     ("Algorithm", "message"): {"1 / 0": f"algorithm: {RAISES}"},
-    ("Algorithm", "upload"): {
-        "pass": "algorithm: {path}.upload returns None; Mapping[str, Sum | PerClient] is required",
-    },
-    ("Algorithm", "server_state"): {
-        "return {'a': [1.0]}": "algorithm: {path}.server_state returns {{'a': [1.0]}}; Vectors is required",
-    },
+    ("Algorithm", "upload"): {"pass": "algorithm: {path}.upload returns None; Mapping[str, Sum | PerClient] is req"},
+    ("Algorithm", "server_state"): {"return {'a': 1}": "algorithm: {path}.server_state returns {{'a': 1}}; Vectors is"},
     ("Algorithm", "begin"): {
         "return a[0].theta": "algorithm: {path}.begin returns tensor(",
         "pass\n    shares = 'everything'": "algorithm.name: {path} declares shares = 'everything'; "

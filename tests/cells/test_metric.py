@@ -9,31 +9,26 @@ from fedray.cells.status import Status, describe_error
 from fedray.common.errors import Diverged, UserError
 from fedray.config import Evaluation
 from fedray.engine.server.profile import Profile
+from tests.conftest import each
 
 
-@pytest.mark.parametrize(
-    ("name", "plain", "prefix", "epochs", "target", "smaller"),
-    [
-        ("test_accuracy", "test_accuracy", "", "", None, False),
-        ("last10_test_loss", "test_loss", "last10_", "", None, True),
-        ("best_personal_accuracy_e5", "personal_accuracy", "best_", "5", None, False),
-        ("personal_best", "personal_best", "", "", None, False),
-        ("accuracy_e5", "accuracy_e5", "", "", None, False),  # fine-tuning is for personal models
-        ("rounds_to:80", "rounds_to", "", "", 80.0, True),
-        ("rounds_to:fedavg", "rounds_to", "", "", "fedavg", True),
-    ],
+@each(
+    ("test_accuracy", "test_accuracy", "", "", None, False),
+    ("last10_test_loss", "test_loss", "last10_", "", None, True),
+    ("best_personal_accuracy_e5", "personal_accuracy", "best_", "5", None, False),
+    ("personal_best", "personal_best", "", "", None, False),
+    ("accuracy_e5", "accuracy_e5", "", "", None, False),  # fine-tuning is for personal models
+    ("rounds_to:80", "rounds_to", "", "", 80.0, True),
+    ("rounds_to:fedavg", "rounds_to", "", "", "fedavg", True),
 )
 def test_name_parts(name: str, plain: str, prefix: str, epochs: str, target: float | str | None, smaller: bool) -> None:
     found = Metric.parse(name)
     assert (found, found.is_smaller_better) == (Metric(name, plain, prefix, epochs, target), smaller)
 
 
-@pytest.mark.parametrize(
-    ("name", "rounds", "target", "reference", "smaller"),
-    [
-        ("speedup:80/fedavg", "rounds_to:80", 80.0, "fedavg", False),
-        ("slowdown:79.5/fedsam ρ=0.1", "rounds_to:79.5", 79.5, "fedsam ρ=0.1", True),
-    ],
+@each(
+    ("speedup:80/fedavg", "rounds_to:80", 80.0, "fedavg", False),
+    ("slowdown:79.5/fedsam ρ=0.1", "rounds_to:79.5", 79.5, "fedsam ρ=0.1", True),
 )
 def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference: str, smaller: bool) -> None:
     found = Metric.parse(name)
@@ -87,16 +82,13 @@ def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
     assert list_last_rounds(rounds) == range(first, rounds + 1)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "asked", "plain", "personal"),
-    [
-        (100, {}, tuple(range(91, 101)), ()),
-        (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
-        (20, {}, (17, 18, 19, 20), ()),
-        (3, {}, (3,), ()),
-        (100, {"personal": {}}, tuple(range(91, 101)), (100,)),
-        (100, {"last": 1, "personal": {"every": 3}}, (93, 96, 99, 100), (93, 96, 99, 100)),
-    ],
+@each(
+    (100, {}, tuple(range(91, 101)), ()),
+    (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
+    (20, {}, (17, 18, 19, 20), ()),
+    (3, {}, (3,), ()),
+    (100, {"personal": {}}, tuple(range(91, 101)), (100,)),
+    (100, {"last": 1, "personal": {"every": 3}}, (93, 96, 99, 100), (93, 96, 99, 100)),
 )
 def test_mean_rounds(rounds: int, asked: dict[str, object], plain: tuple[int, ...], personal: tuple[int, ...]) -> None:
     """With every fourth round of 100 and the last: 92, 96, 100. A round with personal tests is an evaluated one; of 98
@@ -123,17 +115,14 @@ def test_short_runs_are_evaluated_in_every_round_and_rows_without_the_metric_lef
 HUNDRED, FIFTY, TWENTY = range(91, 101), range(41, 51), range(17, 21)
 
 
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        ([HUNDRED, HUNDRED], "mean of rounds 91 to 100"),
-        ([(100,)], "round 100"),
-        ([(100,), (50,)], "the last round"),
-        ([(92, 96, 100)], "mean of the tests in rounds 91 to 100"),
-        ([HUNDRED, FIFTY], "mean of the last 10 rounds"),
-        ([HUNDRED, TWENTY], "mean of the tests in the last fifth of the rounds, at most 10"),
-        ([], "mean of the tests in the last fifth of the rounds, at most 10"),
-    ],
+@each(
+    ([HUNDRED, HUNDRED], "mean of rounds 91 to 100"),
+    ([(100,)], "round 100"),
+    ([(100,), (50,)], "the last round"),
+    ([(92, 96, 100)], "mean of the tests in rounds 91 to 100"),
+    ([HUNDRED, FIFTY], "mean of the last 10 rounds"),
+    ([HUNDRED, TWENTY], "mean of the tests in the last fifth of the rounds, at most 10"),
+    ([], "mean of the tests in the last fifth of the rounds, at most 10"),
 )
 def test_words_are_true_for_all_runs(runs: Sequence[Sequence[int]], said: str) -> None:
     assert describe_rounds(runs) == said
@@ -150,14 +139,11 @@ def test_each_status_either_has_an_outcome_or_is_open_or_failed() -> None:
     assert {Status.parse(tag) for tag in (None, "superseded", "of a stranger")} == {Status.RUNNING}
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "message", "traced"),
-    [
-        (Diverged(3, 7, "the loss is nan"), Status.DIVERGED, "client 7", False),
-        (UserError("training.lr: found 'x'"), Status.FAILED, "training.lr: found 'x'", False),
-        (ZeroDivisionError("in a plug-in"), Status.FAILED, "ZeroDivisionError: in a plug-in", True),
-        (KeyboardInterrupt(), Status.INTERRUPTED, "", True),
-    ],
+@each(
+    (Diverged(3, 7, "the loss is nan"), Status.DIVERGED, "client 7", False),
+    (UserError("training.lr: found 'x'"), Status.FAILED, "training.lr: found 'x'", False),
+    (ZeroDivisionError("in a plug-in"), Status.FAILED, "ZeroDivisionError: in a plug-in", True),
+    (KeyboardInterrupt(), Status.INTERRUPTED, "", True),
 )
 def test_how_an_error_ends_a_run(error: BaseException, status: Status, message: str, traced: bool) -> None:
     """A user's mistake is one line; any other error keeps its traceback, of an actor, too."""

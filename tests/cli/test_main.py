@@ -20,7 +20,7 @@ from fedray.sweep.storage import lock_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import sheet
 from tests.bad_input.case import BASE, RUN
-from tests.conftest import Call, work_in
+from tests.conftest import Call, each, work_in
 
 
 @pytest.fixture
@@ -221,20 +221,17 @@ def test_schema(call: Call) -> None:
         check.validate(right)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("status swe", {"sweep"}),
-        ("figures sweep --kind cur", {"curves"}),
-        ("tables sweep --metric last10_test", {"last10_test_accuracy"}),
-        ("tables sweep --paper fedsol/v1", {"fedsol/v1_table1"}),
-        ("compare sweep --reference s", set()),  # a row, which only the tables know, not the name of a sweep
-        ("sweep fedtoga/table", {"fedtoga/table1", "fedtoga/table2", "fedtoga/table3"}),
-        ("run own", {"own.yaml"}),
-        ("list algorithms fedto", {"fedtoga"}),
-        ("data show dig", {"digits"}),
-        ("tables sweep --me", {"--metric"}),
-    ],
+@each(
+    ("status swe", {"sweep"}),
+    ("figures sweep --kind cur", {"curves"}),
+    ("tables sweep --metric last10_test", {"last10_test_accuracy"}),
+    ("tables sweep --paper fedsol/v1", {"fedsol/v1_table1"}),
+    ("compare sweep --reference s", set()),  # a row, which only the tables know, not the name of a sweep
+    ("sweep fedtoga/table", {"fedtoga/table1", "fedtoga/table2", "fedtoga/table3"}),
+    ("run own", {"own.yaml"}),
+    ("list algorithms fedto", {"fedtoga"}),
+    ("data show dig", {"digits"}),
+    ("tables sweep --me", {"--metric"}),
 )
 def test_shells_complete_names(
     words: str, expected: set[str], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -68,9 +68,8 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     assert loaded.summary()["theta_sha256"] == run.data.tags["fedray.theta_sha256"]
     client, _ = open_store()
     client.set_tag(run.info.run_id, "fedray.theta_sha256", "0" * 64)
-    with pytest.raises(
-        UserError, match=rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
-    ):
+    said = rf"^load: the newest checkpoint here, of round 2, is not of {run.info.run_id}: "
+    with pytest.raises(UserError, match=said):
         fedray.load(run.info.run_id)
     client.set_tag(run.info.run_id, "fedray.status", "superseded")
     client.delete_tag(run.info.run_id, "fedray.theta_sha256")  # as of a run that was interrupted, before `--force`
@@ -104,11 +103,6 @@ def test_a_model_in_mlflow_is_no_pickle(model: str, folder: Path, monkeypatch: p
     with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         fedray.log_model(run.info.run_id)
     assert {one.status for one in client.search_logged_models([experiment])} == {"READY"}
-
-
-def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> None:
-    said = "--log-model: --no-track writes nothing to MLflow; leave one out"
-    assert said in call("run", "run.yaml", "--log-model", "--no-track").refused
 
 
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
@@ -227,9 +221,7 @@ def test_a_store_that_stays_away_is_waited_for_once(
     step = Simulation.step
     monkeypatch.setattr(Simulation, "step", lambda simulation: [gone.set(), step(simulation)])
     said = call("run", "sweep.yaml", "--backend", "inline", "--cell", "1").refused
-    left = re.search(
-        r"MLflow has been unreachable for 0 s \(refused\); not in it yet: (\d+) writes\. Run the same", said
-    )
+    left = re.search(r"has been unreachable for 0 s \(refused\); not in it yet: (\d+) writes\. Run the same", said)
     assert left is not None
     assert int(left[1]) > 1, "the cell's own writes"
     assert caplog.text.count("MLflow is unreachable (refused)") == 1

@@ -38,7 +38,7 @@ from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.tracking import store, view
 from tests.bad_input.case import RUN, Opens
-from tests.conftest import Call, Called, work_in
+from tests.conftest import Call, each, work_in
 from tests.datasets import files
 from tests.sweep.running import until_listening
 from tests.tracking.proxy import Quiet, serving
@@ -57,16 +57,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Call `fedray` in this process; its output is all that is written, not only by Python."""
-
-    def run(*arguments: str) -> Called:
-        monkeypatch.setattr(sys, "argv", ["fedray", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        return Called(int(exit_.value.code or 0), *capfd.readouterr())
-
-    return run
+def capsys(capfd: pytest.CaptureFixture[str]) -> pytest.CaptureFixture[str]:
+    """What `call` gives is all that is written, not only by Python."""
+    return capfd
 
 
 # Files of strangers
@@ -219,16 +212,13 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
 # Secrets
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        (URI, "http://***@127.0.0.1:9/store?token=***"),
-        ("postgresql://me:a@b/c@host/db", "postgresql://***@host/db"),
-        (f"{GIT} and http://me@host/x@y", f"{GIT} and http://***@host/x@y"),
-        (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
-        ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),
-        ("sqlite:////home/me/mlflow.db and me@host", "sqlite:////home/me/mlflow.db and me@host"),
-    ],
+@each(
+    (URI, "http://***@127.0.0.1:9/store?token=***"),
+    ("postgresql://me:a@b/c@host/db", "postgresql://***@host/db"),
+    (f"{GIT} and http://me@host/x@y", f"{GIT} and http://***@host/x@y"),
+    (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
+    ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),
+    ("sqlite:////home/me/mlflow.db and me@host", "sqlite:////home/me/mlflow.db and me@host"),
 )
 def test_redacted(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a password with any character by its own address."""
@@ -417,23 +407,3 @@ def test_the_ui_answers_to_its_own_names(here: Path, ui: Started, monkeypatch: p
         blocked = should_block_cors_request(f"http://{name}:5999", "POST", get_allowed_origins())
         assert blocked == (name == "attacker.example"), name
     assert is_allowed_host_header(get_allowed_hosts(), "10.1.2.3:5999"), "as MLflow's default, for forwarded ports"
-
-
-def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray writes a runtime environment into its logs: none is given, and no dashboard is started."""
-    import ray
-
-    from fedray.cluster.connection import use_cluster
-
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(ray, "init", lambda *_, **options: asked.append(options))
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("fedray.cluster.connection._find_reachable", lambda key, address: address)
-    monkeypatch.setattr("fedray.cluster.connection._refuse_other_code", lambda key: None)
-    for address in (None, "127.0.0.1:6379"):
-        with use_cluster(address):
-            pass
-    assert [options.get("runtime_env") for options in asked] == [None, None]
-    assert asked[0]["include_dashboard"] is False

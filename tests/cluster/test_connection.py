@@ -31,6 +31,7 @@ from fedray.common.errors import UserError, join_lines
 from fedray.config import Runtime
 from fedray.sweep.single import _can_begin_here
 from tests import small
+from tests.conftest import each
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +41,14 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def init(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[tuple[str, str | None]]:
-    """Replace `ray.init`; the addresses and values of RAY_AUTH_MODE that it was called with."""
+    """Replace `ray.init`; the addresses and values of RAY_AUTH_MODE that it was called with. Ray writes a runtime
+    environment, which may have secrets, into its logs: none is given, and no dashboard is started."""
     seen: list[tuple[str, str | None]] = []
 
-    def called(address: str, **_: Any) -> None:
+    def called(address: str, **options: Any) -> None:
         seen.append((address, os.environ.get("RAY_AUTH_MODE")))
+        assert "runtime_env" not in options
+        assert address != "local" or options["include_dashboard"] is False
         if error is not None:
             raise error
 
@@ -80,14 +84,11 @@ def test_a_folder_too_long_for_a_socket_is_one_line(tmp_path: Path, monkeypatch:
         pass
 
 
-@pytest.mark.parametrize(
-    ("error", "advice"),
-    [
-        (PermissionError(13, "Permission denied", "/x/tmp/ray/session_latest"), "; set RAY_TMPDIR to another folder"),
-        (FileExistsError(17, "File exists", "/x/tmp/ray"), "; set RAY_TMPDIR to another folder"),
-        (PermissionError(13, "Permission denied", "/x/.ray"), "; set HOME to a folder that you can write"),
-        (Exception("The current node timed out during startup.\nMore lines."), "; call again, once less runs on this"),
-    ],
+@each(
+    (PermissionError(13, "Permission denied", "/x/tmp/ray/session_latest"), "; set RAY_TMPDIR to another folder"),
+    (FileExistsError(17, "File exists", "/x/tmp/ray"), "; set RAY_TMPDIR to another folder"),
+    (PermissionError(13, "Permission denied", "/x/.ray"), "; set HOME to a folder that you can write"),
+    (Exception("The current node timed out during startup.\nMore lines."), "; call again, once less runs on this"),
 )
 def test_a_ray_that_does_not_start_is_one_line(error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable of the folder that is at fault."""

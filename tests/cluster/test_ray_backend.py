@@ -98,9 +98,7 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
 @pytest.mark.parametrize(
     ("name", "source"), [("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients"), ("every probe", "")]
 )
-def test_what_is_measured_is_the_same_inline_and_with_1_and_3_actors(
-    name: str, source: str, backends: dict[int, RayBackend]
-) -> None:
+def test_what_is_measured_is_the_same_with_actors(name: str, source: str, backends: dict[int, RayBackend]) -> None:
     """Tuned, kept and trained models. More than a chunk of 500 is held out, so that several actors share it."""
     changes = {
         "data": {"name": "digits", "validation": {"fraction": 0.5, "from": source}},
@@ -123,9 +121,7 @@ and of SCAFFOLD, which has both, are replaced in the tests below. All others: ma
     "name",
     [name if name in KINDS_OF_STATE else pytest.param(name, marks=pytest.mark.faults) for name in sorted(ALGORITHMS)],
 )
-def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
-    name: str, backends: dict[int, RayBackend], tmp_path: Path
-) -> None:
+def test_an_actor_killed_in_the_middle_of_a_round(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
     """A real SIGKILL. In round 2 the first client to finish its training takes its process along and the marker."""
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))

@@ -19,23 +19,21 @@ from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
 from fedray.common.vectors import Vectors, mark_read
 from fedray.common.yaml_files import parse_yaml
+from tests.conftest import each
 
 
-@pytest.mark.parametrize(
-    ("value", "hint", "expected"),
-    [
-        (np.int64(3), int, True),
-        (True, int, False),
-        (torch.tensor(0.5), float, True),
-        ("0.5", float, False),
-        ("body", Literal["all", "body"], True),
-        ("legs", Literal["all", "body"], False),
-        ({"h": torch.zeros(2)}, Vectors, True),
-        ({"h": 0.0}, Vectors, False),
-        (None, Vectors, False),
-        (None, int | None, True),
-        ([1, 2], dict[str, Any], False),
-    ],
+@each(
+    (np.int64(3), int, True),
+    (True, int, False),
+    (torch.tensor(0.5), float, True),
+    ("0.5", float, False),
+    ("body", Literal["all", "body"], True),
+    ("legs", Literal["all", "body"], False),
+    ({"h": torch.zeros(2)}, Vectors, True),
+    ({"h": 0.0}, Vectors, False),
+    (None, Vectors, False),
+    (None, int | None, True),
+    ([1, 2], dict[str, Any], False),
 )
 def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> None:
     assert fits(value, hint) is expected
@@ -49,15 +47,12 @@ def test_numbers_arrays_and_iterators_are_made_plain() -> None:
     assert [type(one) for one in found["seed"] + found["lr"]] == [int, int, float, float]
 
 
-@pytest.mark.parametrize(
-    ("text", "able"),
-    [
-        ("model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-        ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
-        ("Features\t: fp asimd bf16 i8mm\n", True),
-        ("processor\t: 0\n", None),
-        (None, None),
-    ],
+@each(
+    ("model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
+    ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
+    ("Features\t: fp asimd bf16 i8mm\n", True),
+    ("processor\t: 0\n", None),
+    (None, None),
 )
 def test_flags_tell_bf16(text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
@@ -70,16 +65,13 @@ def test_flags_tell_bf16(text: str | None, able: bool | None, tmp_path: Path, mo
 MANY = [f"metric_{number}" for number in range(60)]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("bar", ["bars", "curves"]), "name 'bar'; did you mean 'bars'? valid: bars, curves"),
-        (("metrc_12", MANY, "`list`"), "name 'metrc_12'; did you mean 'metric_12'? `list` lists them"),
-        (("metrc_12", MANY), "name 'metrc_12'; did you mean 'metric_12'?"),
-        (("zzzzz", MANY, "`list`"), "name 'zzzzz'; `list` lists them"),
-        (("zzzzz", MANY), f"name 'zzzzz'; valid: {', '.join(sorted(MANY))}"),
-        (("fedsan", ALGORITHMS, "`list`"), "name 'fedsan'; did you mean 'fedsam'? `list` lists them"),
-    ],
+@each(
+    (("bar", ["bars", "curves"]), "name 'bar'; did you mean 'bars'? valid: bars, curves"),
+    (("metrc_12", MANY, "`list`"), "name 'metrc_12'; did you mean 'metric_12'? `list` lists them"),
+    (("metrc_12", MANY), "name 'metrc_12'; did you mean 'metric_12'?"),
+    (("zzzzz", MANY, "`list`"), "name 'zzzzz'; `list` lists them"),
+    (("zzzzz", MANY), f"name 'zzzzz'; valid: {', '.join(sorted(MANY))}"),
+    (("fedsan", ALGORITHMS, "`list`"), "name 'fedsan'; did you mean 'fedsam'? `list` lists them"),
 )
 def test_an_unknown_name_is_told_the_nearest_and_how_to_list_all(given: Any, said: str) -> None:
     """All names if they are few, or if no command lists them and none is near."""
@@ -122,14 +114,11 @@ def test_a_terminal_is_shown_rounds_and_the_last_accuracy_unless_it_is_turned_of
 ANCHORS = "one: &one {a: 1, b: 2}\nother: &other {b: 3, c: 4}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("x: {b: 9, <<: *one}", {"a": 1, "b": 9}),
-        ("x: {<<: [*one, *other]}", {"a": 1, "b": 2, "c": 4}),
-        ("x: {<<: *one, <<: *other}", {"a": 1, "b": 2, "c": 4}),
-        ("y: &y {<<: *one, d: 5}\nx: {<<: *y, e: 6}", {"a": 1, "b": 2, "d": 5, "e": 6}),
-    ],
+@each(
+    ("x: {b: 9, <<: *one}", {"a": 1, "b": 9}),
+    ("x: {<<: [*one, *other]}", {"a": 1, "b": 2, "c": 4}),
+    ("x: {<<: *one, <<: *other}", {"a": 1, "b": 2, "c": 4}),
+    ("y: &y {<<: *one, d: 5}\nx: {<<: *y, e: 6}", {"a": 1, "b": 2, "d": 5, "e": 6}),
 )
 def test_a_merge_gives_way_to_own_keys_and_the_first_of_several_wins(text: str, expected: dict[str, int]) -> None:
     """YAML's merge type, in merges as well; a key that is written twice beside it is refused."""

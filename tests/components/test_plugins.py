@@ -39,6 +39,7 @@ from fedray.partitions.shards import Shards
 from fedray.probes.probe import EvaluatedRound, Probe
 from fedray.sweep.draws import get_cost
 from fedray.sweep.plan import make_label
+from tests.conftest import each
 
 
 class Scaled(Algorithm):
@@ -179,26 +180,23 @@ class Namesake(Scaled):
     name: ClassVar[str] = "fedavg"
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "line"),
-    [
-        ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
-        ("algorithm", "Misspelt", "Misspelt defines uplod, which is no hook; did you mean 'upload'?"),
-        ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
-        ("algorithm", "Hooked", "Hooked has an option weights, which is a hook; choose another name"),
-        ("algorithm", "Asked", "Asked has an option finetuning, which is a hook; choose another name"),
-        ("algorithm", "Revised", "Revised makes revision an option by its type, and nothing would read it"),
-        ("algorithm", "Called", "Called: no file can hold the default of its option function"),
-        ("algorithm", "Endless", "Endless: no file can hold the default of its option limit"),
-        ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
-        ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
-        ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
-        ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),
-        ("model", "Striped", "Striped is not a subclass of torch.nn.Module"),
-        ("evaluation", "Few", "Few is not a subclass of fedray.probes.probe.Probe"),
-        ("partition", "Nothing", "cannot be imported: AttributeError: module"),
-        ("model", "Absent", r"Absent\.build returns a NoneType; a torch\.nn\.Module is required"),
-    ],
+@each(
+    ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
+    ("algorithm", "Misspelt", "Misspelt defines uplod, which is no hook; did you mean 'upload'?"),
+    ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
+    ("algorithm", "Hooked", "Hooked has an option weights, which is a hook; choose another name"),
+    ("algorithm", "Asked", "Asked has an option finetuning, which is a hook; choose another name"),
+    ("algorithm", "Revised", "Revised makes revision an option by its type, and nothing would read it"),
+    ("algorithm", "Called", "Called: no file can hold the default of its option function"),
+    ("algorithm", "Endless", "Endless: no file can hold the default of its option limit"),
+    ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
+    ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
+    ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
+    ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),
+    ("model", "Striped", "Striped is not a subclass of torch.nn.Module"),
+    ("evaluation", "Few", "Few is not a subclass of fedray.probes.probe.Probe"),
+    ("partition", "Nothing", "cannot be imported: AttributeError: module"),
+    ("model", "Absent", r"Absent\.build returns a NoneType; a torch\.nn\.Module is required"),
 )
 def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line: str) -> None:
     path = f"{__name__}:{name}"
@@ -235,16 +233,13 @@ class Kept(Striped):
         return super().draw(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "line"),
-    [
-        (
-            "algorithm",
-            "Buffered",
-            "; what stays is c.state.buf, if client_state begins it, or server.state.buf, if server_state does",
-        ),
-        ("partition", "Kept", ""),
-    ],
+@each(
+    (
+        "algorithm",
+        "Buffered",
+        "; what stays is c.state.buf, if client_state begins it, or server.state.buf, if server_state does",
+    ),
+    ("partition", "Kept", ""),
 )
 def test_a_class_that_sets_its_attribute_is_told_what_stays(section: str, name: str, line: str) -> None:
     """Pydantic's words speak of an instance that is frozen, and name a page of theirs."""
@@ -443,9 +438,7 @@ def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: 
         RunConfig.unpack(packed)
 
 
-def test_a_class_is_that_of_the_folder_in_which_the_call_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_is_that_of_the_folder_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook that changes the folder: so are the modules that it imports, and the folder before is not searched."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("first", "second"):

@@ -1,7 +1,6 @@
 """The identity of a cell: what a configuration says beyond the defaults; and the learning rate of each round."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 from fedray.algorithms import ALGORITHMS, Algorithm
 from fedray.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedray.algorithms.fedsol import FedSOL
-from fedray.common.errors import UserError
 from fedray.config import RunConfig, Training
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
 from fedray.probes import PROBES
 from tests import small
+from tests.conftest import each
 
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
 REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__, "architecture": "test_resnet"}
@@ -70,28 +69,25 @@ def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[st
     assert RunConfig.parse(config.resolve()).hash_cell("d") == config.hash_cell("d")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ({"algorithm": "fedavg"}, {"algorithm": {"name": "fedavg"}}, True),
-        ({"training": {"local_epochs": 5}}, {"training": {"local_epochs": None}}, True),
-        ({"training": {"local_steps": 5}}, {"training": {"local_steps": 5, "local_epochs": None}}, True),
-        ({"model": {"name": "mlp", "hidden": [200]}}, {"model": {"name": "mlp", "hidden": (200,)}}, True),
-        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "proximal": {"name": "moon", "mu": 1}}}, True),
-        ({"algorithm": MOON}, {"algorithm": MOON | {"perturb": "all"}}, True),
-        ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}, True),
-        ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}, True),
-        ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}, True),
-        ({"clients": {"per_round": 1}}, {"clients": {"per_round": 1.0}}, False),
-        ({"evaluation": {"personal": {}}}, {}, False),
-        ({"data": {"name": "digits", "validation": {}}}, {}, False),
-        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "perturb": "all"}}, False),
-        ({"runtime": {"threads": 2}}, {}, False),
-        ({"runtime": {"gpus_per_actor": 1}}, {}, False),
-        ({"runtime": {"gpus_per_actor": 1, "deterministic": False}}, {"runtime": {"gpus_per_actor": 1}}, False),
-        ({"training": {"channels_last": True}}, {}, False),
-        ({"evaluation": {"probes": ["drift"]}}, {}, False),
-    ],
+@each(
+    ({"algorithm": "fedavg"}, {"algorithm": {"name": "fedavg"}}, True),
+    ({"training": {"local_epochs": 5}}, {"training": {"local_epochs": None}}, True),
+    ({"training": {"local_steps": 5}}, {"training": {"local_steps": 5, "local_epochs": None}}, True),
+    ({"model": {"name": "mlp", "hidden": [200]}}, {"model": {"name": "mlp", "hidden": (200,)}}, True),
+    ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "proximal": {"name": "moon", "mu": 1}}}, True),
+    ({"algorithm": MOON}, {"algorithm": MOON | {"perturb": "all"}}, True),
+    ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}, True),
+    ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}, True),
+    ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}, True),
+    ({"clients": {"per_round": 1}}, {"clients": {"per_round": 1.0}}, False),
+    ({"evaluation": {"personal": {}}}, {}, False),
+    ({"data": {"name": "digits", "validation": {}}}, {}, False),
+    ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "perturb": "all"}}, False),
+    ({"runtime": {"threads": 2}}, {}, False),
+    ({"runtime": {"gpus_per_actor": 1}}, {}, False),
+    ({"runtime": {"gpus_per_actor": 1, "deterministic": False}}, {"runtime": {"gpus_per_actor": 1}}, False),
+    ({"training": {"channels_last": True}}, {}, False),
+    ({"evaluation": {"probes": ["drift"]}}, {}, False),
 )
 def test_runs_are_one_cell_if_only_written_differently(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
     assert not same or identity(**one) == identity(**other)
@@ -184,18 +180,3 @@ def test_schedules_begin_after_the_warm_up_change_from_round_to_round_and_are_sh
     training = {"rounds": 3, "lr": 0.2, "lr_schedule": "cosine", "warmup": 1, "local_epochs": 1}
     _, _, rows = small.outcome(small.simulation(training=training, evaluation={"every": 1}))
     assert [row["lr"] for row in rows] == pytest.approx([0.1, 0.2, 0.1])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr_schedule": "cosine", "lr_decay": 0.9}, "lr_decay: found 0.9; it is the exponential schedule's, and"),
-        ({"lr_schedule": "step"}, "lr_step: lr_schedule step needs it: {every: ROUNDS, factor: 0.1}"),
-        ({"lr_step": {"every": 3}}, "lr_step: has options, but training.lr_schedule is exponential"),
-        ({"lr_schedule": "step", "lr_step": {"factor": 0.1}}, "lr_step.every is required"),
-        ({"rounds": 5, "warmup": 5}, "warmup: found 5; training.rounds is only 5"),
-    ],
-)
-def test_what_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=rf"^training\.{re.escape(message)}"):
-        small.config(training=options)

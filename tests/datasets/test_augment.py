@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, parse_transforms
+from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch
 from fedray.datasets.dataset import Dataset, Samples
 from tests import small
 
@@ -110,21 +110,6 @@ def test_only_batches_with_a_generator_are_augmented() -> None:
     assert torch.equal(labels, torch.from_numpy(data.y_train))
     black = torch.tensor([-0.5 / 0.2, -0.4 / 0.3, -0.3 / 0.4]).view(1, 3, 1, 1)
     assert (torch.isclose(moved, black).all(1)).float().mean() > 0.3
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("flip", ".*list of transforms"),
-        (["flop"], ".*flop.*flip"),
-        ([{"crop": 0}], r"\.crop: found 0"),
-        ([{"cutout": 3}], r"\.cutout: found 3; .*multiple of 2"),
-        ([{"crop": 4, "colour": 1}], ".*colour.*fill"),
-    ],
-)
-def test_wrong_transforms_are_refused(value: object, said: str) -> None:
-    with pytest.raises(UserError, match=rf"^data\.augment{said}"):
-        parse_transforms("data.augment", value)
 
 
 def test_augmentation_needs_images_and_a_mirror_is_no_wider() -> None:

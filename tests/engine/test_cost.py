@@ -8,6 +8,7 @@ from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.algorithms.base import Algorithm, Client, Server, Sum, Vectors
 from fedray.engine.cost import Cost, measure_cost, measure_relative_compute
 from tests import small
+from tests.conftest import each
 
 PARAMETERS, HEAD = 784 * 50 + 50 + 50 * 10 + 10, 50 * 10 + 10
 BODY, OWN = 1 - HEAD / PARAMETERS, HEAD / PARAMETERS
@@ -53,22 +54,19 @@ def test_cost(name: str) -> None:
     assert (found.down, found.up, found.client, found.server, found.gradients) == pytest.approx(COSTS[name], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"name": "fedtoga", "perturbation": "neighbour"}, Cost(2, 1, 1, 2, 1)),  # one backward pass a step
-        ({"name": "fedtoga", "perturbation": "global"}, Cost(2, 1, 1, 2, 2)),
-        ({"name": "fedlesam@forms", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
-        ({"name": "fedgloss", "rho_l": 0}, Cost(1, 1, 1, 2, 1)),
-        ({"name": "fednsam", "perturbation": "momentum"}, Cost(2, 1, 0, 1, 1)),
-        ({"name": "fedwmsam", "variates": False, "adaptive": False}, Cost(2, 1, 0, 1, 1)),
-        ({"name": "mimelite"}, Cost(2, 2, 0, 1, 1, full_gradients=1)),
-        ({"name": "fedntd"}, Cost(1, 1, 0, 0, 1, predictions=1)),
-        ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),
-        ({"name": "feddc@forms", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
-        ({"name": "perfedavg", "hessian_free": True}, Cost(1, 1, 0, 0, 4)),
-        ({"name": "ditto", "personal_epochs": 5}, Cost(1, 1, 1, 0, 1, full_gradients=5)),  # however many epochs
-    ],
+@each(
+    ({"name": "fedtoga", "perturbation": "neighbour"}, Cost(2, 1, 1, 2, 1)),  # one backward pass a step
+    ({"name": "fedtoga", "perturbation": "global"}, Cost(2, 1, 1, 2, 2)),
+    ({"name": "fedlesam@forms", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
+    ({"name": "fedgloss", "rho_l": 0}, Cost(1, 1, 1, 2, 1)),
+    ({"name": "fednsam", "perturbation": "momentum"}, Cost(2, 1, 0, 1, 1)),
+    ({"name": "fedwmsam", "variates": False, "adaptive": False}, Cost(2, 1, 0, 1, 1)),
+    ({"name": "mimelite"}, Cost(2, 2, 0, 1, 1, full_gradients=1)),
+    ({"name": "fedntd"}, Cost(1, 1, 0, 0, 1, predictions=1)),
+    ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),
+    ({"name": "feddc@forms", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
+    ({"name": "perfedavg", "hessian_free": True}, Cost(1, 1, 0, 0, 4)),
+    ({"name": "ditto", "personal_epochs": 5}, Cost(1, 1, 1, 0, 1, full_gradients=5)),  # however many epochs
 )
 def test_options_and_other_passes(options: dict[str, object], expected: Cost) -> None:
     assert measure_cost(algorithm(options)) == expected
@@ -127,20 +125,17 @@ FORWARD, STEP = 64 * 50 + 50 * 10, 2 * (64 * 50 + 50 * 10) + 50 * 10
 layer's error back, 7900 in all."""
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "multiplications"),
-    [
-        ("fedavg", STEP),
-        ("fedtoga", 2 * STEP),
-        ("fedsam", 2 * STEP),
-        ("fedlesam", STEP),
-        ("fedntd", STEP + FORWARD),  # the global model's predictions, in every step
-        ("moon", STEP + 2 * FORWARD),  # and the previous local model's
-        ({"name": "fedsol", "perturb": "all"}, 2 * STEP + FORWARD),
-        # The head's gradient: forward and the head's own weights. The paper's 1.33x + delta; delta is the predictions'.
-        ({"name": "fedsol", "perturb": "head"}, STEP + FORWARD + 50 * 10 + FORWARD),
-        ("mimelite", STEP + STEP / 4),  # a pass over the shard per round of 4 epochs
-    ],
+@each(
+    ("fedavg", STEP),
+    ("fedtoga", 2 * STEP),
+    ("fedsam", 2 * STEP),
+    ("fedlesam", STEP),
+    ("fedntd", STEP + FORWARD),  # the global model's predictions, in every step
+    ("moon", STEP + 2 * FORWARD),  # and the previous local model's
+    ({"name": "fedsol", "perturb": "all"}, 2 * STEP + FORWARD),
+    # The head's gradient: forward and the head's own weights. The paper's 1.33x + delta; delta is the predictions'.
+    ({"name": "fedsol", "perturb": "head"}, STEP + FORWARD + 50 * 10 + FORWARD),
+    ("mimelite", STEP + STEP / 4),  # a pass over the shard per round of 4 epochs
 )
 def test_relative_compute(algorithm: object, multiplications: float) -> None:
     config = small.config(algorithm, clients={}, model=50, training={"local_epochs": 4})

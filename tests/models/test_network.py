@@ -30,6 +30,7 @@ from fedray.sweep.draws import iter_points
 from fedray.sweep.points import with_key
 from fedray.sweep.sweep import Sweep
 from tests import small
+from tests.conftest import each
 
 LENET = ["0.weight", "0.bias", "3.weight", "3.bias", "7.weight", "7.bias", "9.weight", "9.bias", "11.weight", "11.bias"]
 
@@ -38,14 +39,11 @@ def lenet() -> nn.Module:
     return make_model_spec("lenet").build((3, 32, 32), 10)
 
 
-@pytest.mark.parametrize(
-    ("patterns", "trained"),
-    [
-        (["body"], LENET[8:]),
-        (["0", "3.bias"], ["3.weight", *LENET[4:]]),
-        (["*.bias"], LENET[::2]),
-        (["[03]", "head"], LENET[4:8]),
-    ],
+@each(
+    (["body"], LENET[8:]),
+    (["0", "3.bias"], ["3.weight", *LENET[4:]]),
+    (["*.bias"], LENET[::2]),
+    (["[03]", "head"], LENET[4:8]),
 )
 def test_patterns(patterns: list[str], trained: list[str]) -> None:
     module = lenet()
@@ -185,13 +183,10 @@ def adapted(**options: Any) -> Network:
     return Network(module)
 
 
-@pytest.mark.parametrize(
-    ("options", "trained"),
-    [
-        ({}, "7.lora_A 7.lora_B 9.lora_A 9.lora_B 11.weight 11.bias"),
-        ({"targets": ["9"]}, "9.lora_A 9.lora_B 11.weight 11.bias"),
-        ({"targets": ["7", "9"], "train": "B"}, "7.lora_B 9.lora_B 11.weight 11.bias"),
-    ],
+@each(
+    ({}, "7.lora_A 7.lora_B 9.lora_A 9.lora_B 11.weight 11.bias"),
+    ({"targets": ["9"]}, "9.lora_A 9.lora_B 11.weight 11.bias"),
+    ({"targets": ["7", "9"], "train": "B"}, "7.lora_B 9.lora_B 11.weight 11.bias"),
 )
 def test_what_is_trained(options: dict[str, Any], trained: str) -> None:
     """The matrices and the head; all other weights keep their names, and convolutions have no adapters."""
@@ -250,15 +245,12 @@ class Attentive(nn.Module):
 SMALL, ATTENTIVE = {"name": "mlp", "hidden": [8]}, {"name": "tests.models.test_network:Attentive"}
 
 
-@pytest.mark.parametrize(
-    ("model", "lora", "line"),
-    [
-        (SMALL, {"share": "A", "train": "B"}, "share: found A with train: B; A does not move, so share: both"),
-        ({"name": "mlp", "hidden": []}, {}, "model.lora: the model has no linear layer besides its head"),
-        (SMALL, {"targets": ["3"]}, "targets: '3' names no linear layer of the body; valid: 1"),
-        (ATTENTIVE, {"targets": ["*"]}, "targets: block.self_attn.out_proj is a NonDynamicallyQuantizableLinear; only"),
-        (ATTENTIVE, {"targets": ["block.linear1"]}, "forward() does not call block.linear1 when it is tested, so an"),
-    ],
+@each(
+    (SMALL, {"share": "A", "train": "B"}, "share: found A with train: B; A does not move, so share: both"),
+    ({"name": "mlp", "hidden": []}, {}, "model.lora: the model has no linear layer besides its head"),
+    (SMALL, {"targets": ["3"]}, "targets: '3' names no linear layer of the body; valid: 1"),
+    (ATTENTIVE, {"targets": ["*"]}, "targets: block.self_attn.out_proj is a NonDynamicallyQuantizableLinear; only"),
+    (ATTENTIVE, {"targets": ["block.linear1"]}, "forward() does not call block.linear1 when it is tested, so an"),
 )
 def test_layers_that_cannot_have_adapters_are_refused(model: dict[str, Any], lora: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=re.escape(line)):

@@ -17,6 +17,7 @@ from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from tests import small
+from tests.conftest import each
 
 HERE = "tests.models.test_own_models"
 
@@ -294,45 +295,36 @@ def test_the_caller_s_generators_go_on() -> None:
     assert (random.random(), np.random.rand()) == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (config("Tied", "fedbabu"), "model: emb.weight and out.weight are one tensor; fedbabu needs head and"),
-        (config("Tied", freeze=["head"]), "model.freeze: found head; emb.weight of the body and out.weight are one"),
-        (config("Complex"), "Complex.phase is complex; real numbers are required"),
-        (config("Unused"), "Unused: its head, extra, is not used in forward() when it is tested; declare head = "),
-        (config("Headless"), 'Headless has no nn.Linear to be its head; declare head = "NAME" in the class, the'),
-        (config("Nothing"), "model.name: Nothing has no parameter to train"),
-        (config("Unlisted", what="layers"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
-        (config("Unlisted", what="closure"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
-        (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter, so nothing would train or"),
-        (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter, so nothing would train or"),
-    ],
+@each(
+    (config("Tied", "fedbabu"), "model: emb.weight and out.weight are one tensor; fedbabu needs head and"),
+    (config("Tied", freeze=["head"]), "model.freeze: found head; emb.weight of the body and out.weight are one"),
+    (config("Complex"), "Complex.phase is complex; real numbers are required"),
+    (config("Unused"), "Unused: its head, extra, is not used in forward() when it is tested; declare head = "),
+    (config("Headless"), 'Headless has no nn.Linear to be its head; declare head = "NAME" in the class, the'),
+    (config("Nothing"), "model.name: Nothing has no parameter to train"),
+    (config("Unlisted", what="layers"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
+    (config("Unlisted", what="closure"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
+    (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter, so nothing would train or"),
+    (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter, so nothing would train or"),
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
     with small.refused(message):
         fedray.simulate(given)
 
 
-@pytest.mark.parametrize(
-    ("slip", "message"),
-    [
-        ("input", "Slips changes its input in place, and methods take several gradients of a batch; let it copy"),
-        ("clip", "changes its parameters in forward(), which no step would keep; compute with a copy"),
-        ("clip in training", "Slips changes out.weight in forward(), which no step would keep; compute with a copy"),
-        ("replace", "Slips changes out.weight in forward(), which no step would keep"),
-        ("late", "Slips makes last.weight in forward(), where nothing trains or keeps it; make it in __init__"),
-        (
-            "assign",
-            "Slips assigns its buffer mean in forward(), so it would go on from client to client; write into it",
-        ),
-        ("count", "Slips assigns its buffer count in forward(), so it would go on from client to client"),
-        ("frozen", "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)"),
-        ("infinite", "Slips changes most in forward(), which no client (it is frozen, or begins with infinities)"),
-        ("pair", "model.name: Slips.forward gives a tuple in training; a tensor with a number for each class is"),
-        ("type", "TypeError: object of type 'int' has no len() (test_own_models.py:"),
-        ("one", "gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
-    ],
+@each(
+    ("input", "Slips changes its input in place, and methods take several gradients of a batch; let it copy"),
+    ("clip", "changes its parameters in forward(), which no step would keep; compute with a copy"),
+    ("clip in training", "Slips changes out.weight in forward(), which no step would keep; compute with a copy"),
+    ("replace", "Slips changes out.weight in forward(), which no step would keep"),
+    ("late", "Slips makes last.weight in forward(), where nothing trains or keeps it; make it in __init__"),
+    ("assign", "Slips assigns its buffer mean in forward(), so it would go on from client to client; write into it"),
+    ("count", "Slips assigns its buffer count in forward(), so it would go on from client to client"),
+    ("frozen", "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)"),
+    ("infinite", "Slips changes most in forward(), which no client (it is frozen, or begins with infinities)"),
+    ("pair", "model.name: Slips.forward gives a tuple in training; a tensor with a number for each class is"),
+    ("type", "TypeError: object of type 'int' has no len() (test_own_models.py:"),
+    ("one", "gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
 )
 def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
     """Each gave numbers, which depended on the number of actors or were not those of the model."""
@@ -345,22 +337,19 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
 OTHER_HEAD = ": its outputs are not of the shape of those of its head, layer; declare head = "
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (
-            config("Slips", slip="softmax"),
-            ".forward gives probabilities, which sum to 1; the loss applies a softmax itself",
-        ),
-        (config("HeadFirst"), OTHER_HEAD),
-        (config("Logarithms"), OTHER_HEAD),
-        (config("Declared"), ""),
-        (config("Sequenced"), ""),
-        (config("Unlisted"), ""),
-        (config("Mixes"), " gives a sample other outputs beside another one than alone when it is tested: it"),
-        (config("Slips"), ""),
-        (config("Slips", slip="table"), ""),
-    ],
+@each(
+    (
+        config("Slips", slip="softmax"),
+        ".forward gives probabilities, which sum to 1; the loss applies a softmax itself",
+    ),
+    (config("HeadFirst"), OTHER_HEAD),
+    (config("Logarithms"), OTHER_HEAD),
+    (config("Declared"), ""),
+    (config("Sequenced"), ""),
+    (config("Unlisted"), ""),
+    (config("Mixes"), " gives a sample other outputs beside another one than alone when it is tested: it"),
+    (config("Slips"), ""),
+    (config("Slips", slip="table"), ""),
 )
 def test_what_forward_hardly_means_is_told(model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
     finish(InlineBackend(), model)

@@ -23,6 +23,7 @@ from fedray.models.network import Network
 from fedray.models.stacked import SMALLEST, Unstackable, compute_gradients, list_layers
 from tests import small
 from tests.algorithms.digits import data
+from tests.conftest import each
 
 
 def config(**training: Any) -> RunConfig:
@@ -60,11 +61,9 @@ def build_small_images() -> nn.Module:
     return nn.Sequential(first, nn.ReLU(), second, nn.Flatten(), nn.Linear(8, 10))
 
 
-@pytest.mark.parametrize(
-    "around", [lambda: torch.autocast("cpu", torch.bfloat16), lambda: torch.autocast("cpu", enabled=False)]
-)
+@pytest.mark.parametrize("options", [{"dtype": torch.bfloat16}, {"enabled": False}])
 @pytest.mark.parametrize("build", [Twice, build_small_images])
-def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module], around: Callable[[], Any]) -> None:
+def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module], options: dict[str, Any]) -> None:
     """Each forward pass casts the weights that it is given, and one with a block of its own inside does, too."""
 
     def descend() -> torch.Tensor:
@@ -76,7 +75,7 @@ def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module],
         return theta
 
     expected = descend()
-    with around():
+    with torch.autocast("cpu", **options):
         assert torch.equal(descend(), expected)
 
 
@@ -122,16 +121,13 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
     assert {v.dtype for v in vectors} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    ("model", "runtime", "precision", "innermost"),
-    [
-        ("simple_cnn", {}, "fp32", True),
-        ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
-        ("resnet18", {}, "bf16", False),  # and not
-        ("benchmarks.workloads:CNN", {}, "fp32", True),
-        ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False),
-        ("resnet18", {"gpus_per_actor": 1}, "tf32", True),
-    ],
+@each(
+    ("simple_cnn", {}, "fp32", True),
+    ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
+    ("resnet18", {}, "bf16", False),  # and not
+    ("benchmarks.workloads:CNN", {}, "fp32", True),
+    ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False),
+    ("resnet18", {"gpus_per_actor": 1}, "tf32", True),
 )
 def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], precision: str, innermost: bool) -> None:
     with pytest.raises(UserError, match=r"training\.precision: found tf32"):
@@ -244,21 +240,18 @@ def hooked() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)),
-        lambda: nn.Sequential(nn.Flatten(2), nn.Linear(8, 3)),
-        lambda: nn.Sequential(nn.Embedding(5, 8, padding_idx=0), nn.Flatten(), nn.Linear(48, 3)),
-        lambda: nn.Sequential(nn.Linear(8, 8), nn.ELU(inplace=True), nn.Linear(8, 3)),
-        lambda: nn.Sequential(Own(8, 8), nn.Linear(8, 3)),
-        tied,
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3)),
-        hooked,
-        Doubled,
-    ],
+@each(
+    lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
+    lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
+    lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)),
+    lambda: nn.Sequential(nn.Flatten(2), nn.Linear(8, 3)),
+    lambda: nn.Sequential(nn.Embedding(5, 8, padding_idx=0), nn.Flatten(), nn.Linear(48, 3)),
+    lambda: nn.Sequential(nn.Linear(8, 8), nn.ELU(inplace=True), nn.Linear(8, 3)),
+    lambda: nn.Sequential(Own(8, 8), nn.Linear(8, 3)),
+    tied,
+    lambda: nn.Sequential(nn.Flatten(), nn.Linear(8, 8).requires_grad_(False), nn.ReLU(), nn.Linear(8, 3)),
+    hooked,
+    Doubled,
 )
 def test_models_with_anything_else_have_no_stack(build: Callable[[], nn.Module]) -> None:
     """Draws, statistics, sums over other axes, padding, a user's code, parameters in other places, hooks; autocast,

@@ -251,19 +251,6 @@ def test_personal_test_sets_of_fedsol() -> None:
     assert chosen("iid").split_test(few, shards, 0, "share").sizes.tolist() == [200, 100]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"name": "pathological", "classes": 5}, "classes: .*5.*4 classes"),
-        ({"name": "pxcy", "classes": 5}, "classes: .*5"),
-        ({"name": "sharding", "shards": 100}, "shards: .*100"),
-    ],
-)
-def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=rf"^partition\.{said}"):
-        make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
-
-
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
 
 

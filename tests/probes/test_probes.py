@@ -25,6 +25,7 @@ from fedray.probes.probe import Probe
 from fedray.probes.probes import average_angle, measure_angles, measure_drift_between
 from tests import small
 from tests.algorithms import quadratic, rounds_personal
+from tests.conftest import each
 from tests.methods import METHODS
 from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, measure_everything, percent_right, with_probes
 
@@ -282,16 +283,13 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     assert all("drift" in row for row in result.history)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "evaluation", "message"),
-    [
-        ("fedavg", {"probes": ["lambda"]}, "adaptive); fedavg has no such radius"),
-        ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
-        ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
-        ("local-only", {"auc": True}, "evaluation.auc: tests the global model; local-only has none"),
-        ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
-        ("fedproto", {"probes": ["drift"]}, "probes: drift compares with the global model; fedproto has none"),
-    ],
+@each(
+    ("fedavg", {"probes": ["lambda"]}, "adaptive); fedavg has no such radius"),
+    ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
+    ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
+    ("local-only", {"auc": True}, "evaluation.auc: tests the global model; local-only has none"),
+    ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
+    ("fedproto", {"probes": ["drift"]}, "probes: drift compares with the global model; fedproto has none"),
 )
 def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str, Any], message: str) -> None:
     with small.refused(message):

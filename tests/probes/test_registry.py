@@ -22,6 +22,7 @@ from fedray.models.network import Output
 from fedray.probes import DECLARED, PROBES, make_probes, title_metric
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, find_declared
 from tests import small
+from tests.conftest import each
 from tests.probes.probed import EVERY_PROBE, digits, last_row, measure_everything
 
 OWN, COUNTED = "tests.probes.test_registry:Sizes", "tests.probes.test_registry:Counted"
@@ -93,19 +94,16 @@ def test_the_options_of_a_probe_reach_the_round_and_with_its_source_the_identity
     assert entered({"name": COUNTED, "times": 4})["evaluation"]["probes"] == [{"name": COUNTED, "times": 4}]
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ([{"name": "drift", "k": 3}], "k: drift has no options"),
-        ([{"name": COUNTED, "times": 0}], "times: found 0; input should be greater than or equal to 1"),
-        ([{"name": COUNTED, "tims": 2}], "unknown name 'tims'; did you mean 'times'?"),
-        ([COUNTED, {"name": COUNTED, "times": 2}], "each once"),
-        ([3], "expected a name or a mapping with `name`, got 3"),
-        (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
-        ([f"{__name__}:Disagrees"], "traveled in unranked, which is not in `metrics`; did you mean travelled?"),
-        ([f"{__name__}:Worded"], "declares lower_is_better = 'travelled'; Set[str] is required"),
-        ([f"{__name__}:OtherModel"], "tested_models = {'locale'}; Set[Literal['local', 'global']] is required"),
-    ],
+@each(
+    ([{"name": "drift", "k": 3}], "k: drift has no options"),
+    ([{"name": COUNTED, "times": 0}], "times: found 0; input should be greater than or equal to 1"),
+    ([{"name": COUNTED, "tims": 2}], "unknown name 'tims'; did you mean 'times'?"),
+    ([COUNTED, {"name": COUNTED, "times": 2}], "each once"),
+    ([3], "expected a name or a mapping with `name`, got 3"),
+    (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
+    ([f"{__name__}:Disagrees"], "traveled in unranked, which is not in `metrics`; did you mean travelled?"),
+    ([f"{__name__}:Worded"], "declares lower_is_better = 'travelled'; Set[str] is required"),
+    ([f"{__name__}:OtherModel"], "tested_models = {'locale'}; Set[Literal['local', 'global']] is required"),
 )
 def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: str) -> None:
     with pytest.raises(UserError, match=rf"\Aevaluation\.probes.*{re.escape(message)}.*\Z"):

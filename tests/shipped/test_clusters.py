@@ -13,6 +13,7 @@ import yaml
 
 import fedray
 from tests import small
+from tests.conftest import each
 from tests.sweep.running import write
 
 REPOSITORY = Path(__file__).parents[2]
@@ -77,9 +78,8 @@ def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     steps = read_dockerfile()
     user = [name for name, _ in steps].index("USER")
     assert steps[user][1] == "fedray"
-    assert [rest for name, rest in steps[user:] if name == "RUN"] == [
-        "fedray run example --backend inline --no-track --set training.rounds=1"
-    ]
+    trial = "fedray run example --backend inline --no-track --set training.rounds=1"
+    assert [rest for name, rest in steps[user:] if name == "RUN"] == [trial]
     made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
     assert "--uid 1000 fedray" in made, "the volume's fsGroup"
     for name, rest in steps:
@@ -141,14 +141,11 @@ def submit(command: list[str], env: dict[str, str], folder: Path) -> None:
         assert job.wait(60) == int(env["CODE"] or 130)
 
 
-@pytest.mark.parametrize(
-    ("code", "restarts", "again"),
-    [
-        ("0", "0", False),
-        ("1", "0", True),  # cells have failed, or Ray's head was lost
-        ("2", "0", False),  # the user's mistake
-        ("", "99", True),  # told to stop: always
-    ],
+@each(
+    ("0", "0", False),
+    ("1", "0", True),  # cells have failed, or Ray's head was lost
+    ("2", "0", False),  # the user's mistake
+    ("", "99", True),  # told to stop: always
 )
 def test_slurm_jobs_queue_again_if_another_try_may_help(code: str, restarts: str, again: bool, tmp_path: Path) -> None:
     binaries, calls = install(tmp_path / ".venv/bin", FAKES | STUBS), tmp_path / "calls"

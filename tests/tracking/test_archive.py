@@ -30,7 +30,7 @@ from fedray.tracking.archive import export_sweep, import_sweeps
 from fedray.tracking.store import find_records, find_sweeps, open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, Outcome, history, sheet, write, write_run
-from tests.conftest import Call, use_store
+from tests.conftest import Call, each, use_store
 from tests.small import config, list_cell
 from tests.tracking.proxy import Dying, Killed
 
@@ -236,15 +236,12 @@ def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_p
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 0, 2, 0), ("sweep/1", 0, 2, 0)]
 
 
-@pytest.mark.parametrize(
-    ("names", "evil", "message"),
-    [
-        (["0.zip", "1.zip"], True, "there is no sweep.json in it"),
-        (["0.zip", "0.zip"], False, "it holds a block twice"),
-        (["+stray", "0.zip"], False, "there is no sweep.json in it"),
-        (["0.zip", "../1.zip"], False, "there is no sweep.json in it"),
-        ([f"{k}.zip" for k in range(12)], False, "at most 30000 are allowed"),
-    ],
+@each(
+    (["0.zip", "1.zip"], True, "there is no sweep.json in it"),
+    (["0.zip", "0.zip"], False, "it holds a block twice"),
+    (["+stray", "0.zip"], False, "there is no sweep.json in it"),
+    (["0.zip", "../1.zip"], False, "there is no sweep.json in it"),
+    ([f"{k}.zip" for k in range(12)], False, "at most 30000 are allowed"),
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_archives_of_blocks_that_no_export_writes(
@@ -446,20 +443,17 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return replace
 
 
-@pytest.mark.parametrize(
-    ("trick", "spoil", "message"),
-    [
-        (huge, None, f"'{FOLDER}/zeros' has 314572800 bytes; at most 268435456 are allowed"),
-        (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
-        (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
-        (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
-        (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does
-        (put(f"{FOLDER}/x"), flip, f"{FOLDER}/x is damaged"),
-        (None, lambda file: file.write_bytes(file.read_bytes()[:-30]), "is not a zip file"),
-        (None, grow, "it has more than 4294967296 bytes"),
-        (None, replaced(os.mkfifo), "it is not a regular file"),
-        (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
-    ],
+@each(
+    (huge, None, f"'{FOLDER}/zeros' has 314572800 bytes; at most 268435456 are allowed"),
+    (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
+    (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
+    (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
+    (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does
+    (put(f"{FOLDER}/x"), flip, f"{FOLDER}/x is damaged"),
+    (None, lambda file: file.write_bytes(file.read_bytes()[:-30]), "is not a zip file"),
+    (None, grow, "it has more than 4294967296 bytes"),
+    (None, replaced(os.mkfifo), "it is not a regular file"),
+    (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_sizes_and_files(
@@ -492,25 +486,22 @@ ACCURACY = ("metrics", "test_accuracy")
 SPLIT = hashlib.sha256(b"split").hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("trick", "message"),
-    [
-        (without("sweep.json"), "there is no sweep.json in it"),
-        (rewritten("sweep.json", DEEP), "recursion limit exceeded"),
-        (rewritten("sweep.json", lambda document: document.pop("cells")), "cells is required"),
-        (rewritten("sweep.json", at("name", to="../../evil")), "name"),
-        (rewritten("sweep.json", at("cells", 0, "identity", "seed", to=5)), f"{CELL['hash']}' is not that of its iden"),
-        (rewritten("sweep.json", identified(at("seed", to=5))), f"runs/{CELL['hash']}: sweep.json lists no such cell"),
-        (rewritten("sweep.yaml", b"\xff\xfe"), "can't decode byte 0xff"),
-        (without(RUN), f"there is no {RUN} in it"),
-        (rewritten(RUN, at("status", to="running")), "found running; an archive holds runs that have ended"),
-        (rewritten(RUN, at("start", to=10**30)), "start"),
-        (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0]])), "metrics.test_accuracy.0"),
-        (rewritten(RUN, at("splits", to={"../x": SPLIT})), "found '../x'; partition.npz and partition.png are allowed"),
-        (rewritten(RUN, at("splits", to={})), f"splits/{SPLIT}': no run names it"),
-        (without("splits/*"), f"splits/{SPLIT}': there is no such member"),
-        (rewritten(f"splits/{SPLIT}", b"other"), "its content has another digest"),
-    ],
+@each(
+    (without("sweep.json"), "there is no sweep.json in it"),
+    (rewritten("sweep.json", DEEP), "recursion limit exceeded"),
+    (rewritten("sweep.json", lambda document: document.pop("cells")), "cells is required"),
+    (rewritten("sweep.json", at("name", to="../../evil")), "name"),
+    (rewritten("sweep.json", at("cells", 0, "identity", "seed", to=5)), f"{CELL['hash']}' is not that of its iden"),
+    (rewritten("sweep.json", identified(at("seed", to=5))), f"runs/{CELL['hash']}: sweep.json lists no such cell"),
+    (rewritten("sweep.yaml", b"\xff\xfe"), "can't decode byte 0xff"),
+    (without(RUN), f"there is no {RUN} in it"),
+    (rewritten(RUN, at("status", to="running")), "found running; an archive holds runs that have ended"),
+    (rewritten(RUN, at("start", to=10**30)), "start"),
+    (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0]])), "metrics.test_accuracy.0"),
+    (rewritten(RUN, at("splits", to={"../x": SPLIT})), "found '../x'; partition.npz and partition.png are allowed"),
+    (rewritten(RUN, at("splits", to={})), f"splits/{SPLIT}': no run names it"),
+    (without("splits/*"), f"splits/{SPLIT}': there is no such member"),
+    (rewritten(f"splits/{SPLIT}", b"other"), "its content has another digest"),
 )
 def test_what_the_members_say(trick: Trick, message: str, exported: Members, store: Path) -> None:
     pack(store / "evil.zip", trick(exported))

@@ -293,9 +293,8 @@ def test_a_store_that_can_only_be_read(folder: Path) -> None:
     for path in closed:
         path.chmod(stat.S_IRUSR | (stat.S_IXUSR if path.is_dir() else 0))
     try:
-        *refused, shown, table = call_limited(
-            _keep_to_permissions, "rm sweep --yes", f"import {ARCHIVE}", "ui", "status", "tables sweep"
-        )
+        lines = ("rm sweep --yes", f"import {ARCHIVE}", "ui", "status", "tables sweep")
+        *refused, shown, table = call_limited(_keep_to_permissions, *lines)
     finally:
         for path in reversed(closed):
             path.chmod(writable)

@@ -252,9 +252,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
-def test_rows_that_the_store_refuses_are_sent_again_with_the_next(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_the_store_refuses_are_sent_with_the_next(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next may be queued already; a resumed call would not write what is older than the store's last row."""
     tracker, run, rows = Tracker(), CellRun(ONE), history(50, 60, 70)
     tracker.open_cell(run, known=False)
@@ -485,9 +483,7 @@ def test_who_waits_for_a_store_waits_five_minutes_and_nothing_is_called_afterwar
 
 
 @pytest.mark.parametrize(("answers", "reason"), [(True, "refused"), (False, "10 s were not enough")])
-def test_a_process_that_is_to_end_waits_ten_seconds(
-    answers: bool, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_told_to_end_waits_ten_seconds(answers: bool, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """However long a store may be away otherwise: batch systems give a process 30 seconds after SIGTERM."""
     store, answered = Store(), threading.Event()
     store.up, box = False, store.outbox()
@@ -564,9 +560,8 @@ def test_a_write_without_an_answer_is_waited_for_and_not_repeated(
             answered.set()
             box.finish()
         else:
-            with pytest.raises(
-                UserError, match=r"unreachable for 1 s \(no answer in 0.05 s\); not in it yet: 2 writes\. Run"
-            ):
+            said = r"unreachable for 1 s \(no answer in 0.05 s\); not in it yet: 2 writes\. Run"
+            with pytest.raises(UserError, match=said):
                 box.finish()
     box.__exit__()
     assert store.held == (["slow", "next"] if answers else ["slow"])

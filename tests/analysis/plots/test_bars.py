@@ -104,9 +104,8 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     cells = [cell(method, 0.9, seed) for method in (FEDAVG, SMALL) for seed in range(3)]
     write(store, cells, [history(40, last) for last in (80, 80, 80, 90, 10, 10)], name="late")
     (forest,) = draw_forests(compare(collect("late"), "fedavg", "rounds_to:80")).values()
-    assert (
-        forest.get_label() == "one seed; line: its 95% interval, uncorrected; never: 2 of 3, fedsam (dirichlet α=0.9)"
-    )
+    said = "one seed; line: its 95% interval, uncorrected; never: 2 of 3, fedsam (dirichlet α=0.9)"
+    assert forest.get_label() == said
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart, or too few pairs"]
 
 
@@ -261,10 +260,8 @@ def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(store: Tracker, tmp_
     assert len(figure.legends[0].get_texts()) == 4
     # fedavg: (3/4, 1/4; 0, 1) and (1, 0), in percent, and the mean; class 1 has no test samples with seed 1.
     found = read_confusions(sweep, label_finished(sweep))
-    nan = np.nan
-    np.testing.assert_array_equal(
-        found["dirichlet α=0.5", "fedavg"], [[[75, 25], [0, 100]], [[100, 0], [nan, nan]]], strict=False
-    )
+    shares = [[[75, 25], [0, 100]], [[100, 0], [np.nan, np.nan]]]
+    np.testing.assert_array_equal(found["dirichlet α=0.5", "fedavg"], shares)
     figures = draw_confusion(sweep)
     assert list(figures) == ["fedavg dirichlet α=0.5", "fedsam dirichlet α=0.5"]
     assert figures["fedavg dirichlet α=0.5"].get_label() == "mean over 2 seeds"

@@ -24,6 +24,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State, StateDamaged, load_state
 from tests import small
+from tests.conftest import each
 from tests.engine.test_loop import REPOSITORY
 from tests.engine.test_loop import simulation as seven_rounds
 
@@ -210,15 +211,12 @@ def refuse(
     return refused
 
 
-@pytest.mark.parametrize(
-    ("access", "name"),
-    [
-        ((Path, "stat"), "client-*"),
-        ((Path, "read_bytes"), "client-*"),
-        ((Path, "read_bytes"), "server-2*"),
-        ((Path, "read_bytes"), "checkpoint-2.json"),
-        ((os, "listdir"), "cell"),
-    ],
+@each(
+    ((Path, "stat"), "client-*"),
+    ((Path, "read_bytes"), "client-*"),
+    ((Path, "read_bytes"), "server-2*"),
+    ((Path, "read_bytes"), "checkpoint-2.json"),
+    ((os, "listdir"), "cell"),
 )
 def test_what_the_file_system_refuses_for_now_is_no_damage(
     access: tuple[Any, str], name: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
-from tests.conftest import Call
+from tests.conftest import Call, each
 from tests.methods import COVER, METHODS
 from tests.recording import Called, Elsewhere, record_calls
 
@@ -179,23 +179,14 @@ def test_memory_that_runs_out_at_a_state_or_at_a_lane_leaves_fewer(
     assert f"runtime.lanes: out of memory with {tried} or more lanes; now there are 2" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("place", "said", "options"),
-    [
-        ("fedray.models.network.Network.predict", "the test of the global model: out of memory", {}),
-        ("fedray.models.network.Network.__call__", "the model: out of memory", {}),
-        ("fedray.engine.exact_sum.Accumulator.add_rows", "training: out of memory", {}),
-        ("fedray.engine.process.worker.Worker.to_device", "training: out of memory", {}),
-        (
-            "fedray.client.LocalClient.predict",
-            "the test of personal models: out of memory",
-            {"algorithm": "local-only"},
-        ),
-    ],
+@each(
+    ("fedray.models.network.Network.predict", "the test of the global model: out of memory", {}),
+    ("fedray.models.network.Network.__call__", "the model: out of memory", {}),
+    ("fedray.engine.exact_sum.Accumulator.add_rows", "training: out of memory", {}),
+    ("fedray.engine.process.worker.Worker.to_device", "training: out of memory", {}),
+    ("fedray.client.LocalClient.predict", "the test of personal models: out of memory", {"algorithm": "local-only"}),
 )
-def test_memory_that_runs_out_anywhere_is_a_line(
-    place: str, said: str, options: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_is_a_line(place: str, said: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     running = None if "__call__" in place else small.simulation(options.get("algorithm", "fedavg"))
     built, full = small.problem("fedavg"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nmore")
     monkeypatch.setattr(place, raising(full))
@@ -210,19 +201,10 @@ def raising(error: Exception) -> Any:
     return fail
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            "max_unpool2d does not have a deterministic implementation, but",
-            "runtime.deterministic: max_unpool2d has no",
-        ),
-        (
-            "DefaultCPUAllocator: can't allocate memory: you tried",
-            "model.name: mlp: out of memory: DefaultCPUAllocator",
-        ),
-        ("mat1 and mat2 shapes cannot be multiplied", "does not take inputs of shape (1, 8, 8): mat1 and mat2"),
-    ],
+@each(
+    ("max_unpool2d does not have a deterministic implementation, but", "runtime.deterministic: max_unpool2d has no"),
+    ("DefaultCPUAllocator: can't allocate memory: you tried", "model.name: mlp: out of memory: DefaultCPUAllocator"),
+    ("mat1 and mat2 shapes cannot be multiplied", "does not take inputs of shape (1, 8, 8): mat1 and mat2"),
 )
 def test_a_model_s_trial_says_what_went_wrong(error: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     built = small.problem("fedavg")
@@ -249,9 +231,7 @@ class Away(Algorithm):
 def test_a_user_s_vectors_are_moved_to_the_client_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside those that are there: one sum or one copy takes all."""
     results, add = list[Any](), Reduction.add
-    monkeypatch.setattr(
-        Reduction, "add", lambda self, result, cohort: results.append(result) or add(self, result, cohort)
-    )
+    monkeypatch.setattr(Reduction, "add", lambda self, one, cohort: results.append(one) or add(self, one, cohort))
     for lanes_open in (1, 3):
         small.finish(open_lanes(lanes_open, {"name": Away})[0])
     assert all(type(v) is Tensor for one in results for v in one.state.values())

@@ -20,7 +20,7 @@ from fedray.engine.sampling import draw_cohort
 from fedray.engine.server.profile import PARTS, Profile
 from tests import small
 from tests.algorithms import quadratic
-from tests.conftest import Call
+from tests.conftest import Call, each
 
 Key = tuple[int, str, int, int]
 
@@ -78,12 +78,9 @@ def test_the_keys_of_a_run_and_of_a_model_that_counts_as_trained(drawn: list[Key
     assert {key for key in drawn if key[1] == "shuffle"} == {(7, "shuffle", t, i) for t in (0, 1) for i in (t, 2)}
 
 
-@pytest.mark.parametrize(
-    ("clients", "expected"),
-    [
-        ({"per_round": 4}, [[1, 16, 17, 19], [1, 9, 13, 15], [7, 10, 11, 19]]),
-        ({"per_round": 0.2, "sampling": "bernoulli"}, [[0, 1, 2, 7, 11, 13, 14], [13, 15], [1, 10, 16, 17]]),
-    ],
+@each(
+    ({"per_round": 4}, [[1, 16, 17, 19], [1, 9, 13, 15], [7, 10, 11, 19]]),
+    ({"per_round": 0.2, "sampling": "bernoulli"}, [[0, 1, 2, 7, 11, 13, 14], [13, 15], [1, 10, 16, 17]]),
 )
 def test_recorded_cohorts(clients: dict[str, Any], expected: list[list[int]]) -> None:
     """20 clients in rounds 0 to 2, seed 7: a change of NumPy or of this code that alters draws does not go unseen."""
@@ -104,21 +101,18 @@ def problem(algorithm: Any, rounds: int = 3, model: dict[str, Any] | None = None
 BATCH = {"feature_norm": "batch"}
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "model", "down", "up"),
-    [
-        ("fedavg", {}, P, P),
-        ("scaffold", {}, 2 * P, 2 * P),  # c; the change of c_i
-        ("fedtoga", {}, 2 * P, P),  # Delta
-        ("fedsmoo", {}, 2 * P, 2 * P),  # s; mu_i
-        ("fednova", {}, P, P + 1),  # tau, a number
-        ("fedrep", {}, P - HEAD, P - HEAD),  # the body
-        ("local-only", {}, 0, 0),
-        # Running statistics, unless clients keep the parameters of their layer, here the body's
-        ("fedavg", BATCH, P + NORM + RUNNING, P + NORM + RUNNING),
-        ("fedbn", BATCH, P, P),
-        ("lg-fedavg", BATCH, HEAD, HEAD),
-    ],
+@each(
+    ("fedavg", {}, P, P),
+    ("scaffold", {}, 2 * P, 2 * P),  # c; the change of c_i
+    ("fedtoga", {}, 2 * P, P),  # Delta
+    ("fedsmoo", {}, 2 * P, 2 * P),  # s; mu_i
+    ("fednova", {}, P, P + 1),  # tau, a number
+    ("fedrep", {}, P - HEAD, P - HEAD),  # the body
+    ("local-only", {}, 0, 0),
+    # Running statistics, unless clients keep the parameters of their layer, here the body's
+    ("fedavg", BATCH, P + NORM + RUNNING, P + NORM + RUNNING),
+    ("fedbn", BATCH, P, P),
+    ("lg-fedavg", BATCH, HEAD, HEAD),
 )
 def test_bytes_are_those_of_what_the_method_sends(algorithm: str, model: dict[str, Any], down: int, up: int) -> None:
     """Float32, two clients, three rounds."""

@@ -182,18 +182,6 @@ def test_the_split_of_a_run_is_read_again(tmp_path: Path) -> None:
         problem(unseen=3, partition=of_file)
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"evaluation": {}}, "clients.unseen: found 2; evaluation.personal is required"),
-        ({"algorithm": "local-only"}, "clients.unseen: found 2; local-only sends nothing to a newcomer"),
-    ],
-)
-def test_refusals(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        problem(**changed)
-
-
 def config(algorithm: Any = "fedavg", validation: Any = None, test: Any = None, **evaluation: Any) -> RunConfig:
     data, evaluation = {"name": "digits", "validation": validation, "test": test}, {"every": 1, **evaluation}
     return small.config(algorithm, (8, 4), 16, 0.5, data=data, training=TRAINING, evaluation=evaluation)

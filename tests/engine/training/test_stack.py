@@ -28,6 +28,7 @@ from fedray.engine.training.stack import ClientResult
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from tests import small
+from tests.conftest import each
 
 Lines = Callable[[], list[str]]
 DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).get("stacks"))
@@ -179,30 +180,22 @@ def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: l
     assert made
 
 
-@pytest.mark.parametrize(
-    ("settings", "options"),
-    [
-        ({"optimizer": "adamw"}, {}),
-        ({"local_epochs": None, "local_steps": 3}, {}),
-        ({}, {"model": f"{__name__}:Plain"}),
-    ],
+@each(
+    ({"optimizer": "adamw"}, {}), ({"local_epochs": None, "local_steps": 3}, {}), ({}, {"model": f"{__name__}:Plain"})
 )
 def test_other_settings(settings: dict[str, Any], options: dict[str, Any], made: list[int], lines: Lines) -> None:
     assert outcome("fedavg", 8, training=settings, **options) == outcome("fedavg", 1, training=settings, **options)
     assert (max(made), lines()) == (8, [])
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "training", "options"),
-    [
-        (Undeclared, {}, {}),
-        ("fedntd", {}, {}),  # its own loss, and another model's answers
-        ("fedrep", {}, {}),  # clients keep a part
-        ("fedavg", {"optimizer": "muon"}, {}),  # the step of a matrix is no row's
-        ("fedavg", {"lr_decay_within": 0.5}, {}),  # rates that differ with the length of an epoch
-        ("fedavg", {"relaxed_start": 0.1}, {}),
-        ("fedavg", {}, {"model": "tests.probes.probed:Careful"}),
-    ],
+@each(
+    (Undeclared, {}, {}),
+    ("fedntd", {}, {}),  # its own loss, and another model's answers
+    ("fedrep", {}, {}),  # clients keep a part
+    ("fedavg", {"optimizer": "muon"}, {}),  # the step of a matrix is no row's
+    ("fedavg", {"lr_decay_within": 0.5}, {}),  # rates that differ with the length of an epoch
+    ("fedavg", {"relaxed_start": 0.1}, {}),
+    ("fedavg", {}, {"model": "tests.probes.probed:Careful"}),
 )
 def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: Any, made: list[int]) -> None:
     steps, runtime = {"rounds": 1, "batch_size": 64, "lr": 0.05, **training}, {"backend": "inline", "stack": 8}

@@ -17,7 +17,7 @@ from fedray.models.network import Network
 from fedray.models.parts import find_head
 from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
 from tests import small
-from tests.conftest import Call, Hide
+from tests.conftest import Call, Hide, each
 
 SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
     ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
@@ -134,22 +134,19 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
     assert not module.embed.weight.grad[0].any()  # type: ignore[union-attr,index]
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "said"),
-    [
-        ({"name": "lenet"}, (64,), "lenet takes images"),
-        ({"name": "sl_vit"}, (3, 30, 30), "sl_vit.* 30x30"),
-        ({"name": "char_lstm"}, (1, 28, 28), "char_lstm.* token"),
-        ({"name": "text_cnn"}, (4,), "text_cnn.* at least 5 token ids"),
-        ({"name": "timm", "architecture": "resnet1888"}, (3, 32, 32), "architecture: unknown name 'resnet1888'"),
-        (
-            {"name": "timm", "architecture": "xcit_nano_12_p16_224"},
-            (3, 30, 30),
-            "architecture: xcit_nano_12_p16_224 cannot be built for images 3x30x30",
-        ),
-        ({"name": "timm", "architecture": "test_resnet"}, (64,), "name: timm takes images"),
-        ({"name": "vit_tiny"}, (3, 32, 32), "name: unknown name 'vit_tiny'; .*: {name: timm, architecture: NAME}$"),
-    ],
+@each(
+    ({"name": "lenet"}, (64,), "lenet takes images"),
+    ({"name": "sl_vit"}, (3, 30, 30), "sl_vit.* 30x30"),
+    ({"name": "char_lstm"}, (1, 28, 28), "char_lstm.* token"),
+    ({"name": "text_cnn"}, (4,), "text_cnn.* at least 5 token ids"),
+    ({"name": "timm", "architecture": "resnet1888"}, (3, 32, 32), "architecture: unknown name 'resnet1888'"),
+    (
+        {"name": "timm", "architecture": "xcit_nano_12_p16_224"},
+        (3, 30, 30),
+        "architecture: xcit_nano_12_p16_224 cannot be built for images 3x30x30",
+    ),
+    ({"name": "timm", "architecture": "test_resnet"}, (64,), "name: timm takes images"),
+    ({"name": "vit_tiny"}, (3, 32, 32), "name: unknown name 'vit_tiny'; .*: {name: timm, architecture: NAME}$"),
 )
 def test_models_refuse_other_data_and_architectures(options: dict[str, Any], shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UserError, match=rf"\Amodel.*{said}.*\Z"):

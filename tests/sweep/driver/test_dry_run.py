@@ -17,19 +17,16 @@ from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis import runs
-from tests.conftest import Call
+from tests.conftest import Call, each
 
 CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
 
 
-@pytest.mark.parametrize(
-    ("runtime", "kept", "limit"),
-    [
-        ({"gpus_per_actor": 0.25, "actors": 1}, "shards and states", "5 %"),  # 0.2 of a quarter
-        ({"gpus_per_actor": 0.25, "actors": 2}, "shards", "5 %"),  # states are in the object store
-        ({"gpus_per_actor": 2, "actors": 1}, "shards and states", "20 %"),  # of the one it trains on
-        ({}, "", ""),
-    ],
+@each(
+    ({"gpus_per_actor": 0.25, "actors": 1}, "shards and states", "5 %"),  # 0.2 of a quarter
+    ({"gpus_per_actor": 0.25, "actors": 2}, "shards", "5 %"),  # states are in the object store
+    ({"gpus_per_actor": 2, "actors": 1}, "shards and states", "20 %"),  # of the one it trains on
+    ({}, "", ""),
 )
 def test_memory_on_a_gpu(
     runtime: dict[str, Any], kept: str, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -200,31 +197,11 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     assert "sbatch" not in out
 
 
-INCOMPLETE = [
-    (CLUSTER, "--nodes: goes with --dry-run"),
-    (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes, the number of such machines"),
-    (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes, the number of such machines"),
-    (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
-    (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12 or"),
-    (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
-    (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
-]
-
-
-@pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize(("arguments", "says"), INCOMPLETE)
-def test_half_a_cluster_is_refused(arguments: tuple[str, ...], says: str, call: Call) -> None:
-    assert call("sweep", "sweep.yaml", *arguments).refused.startswith(f"fedray: {says}")
-
-
-@pytest.mark.parametrize(
-    ("cells", "seconds"),
-    [
-        ([], 0.0),
-        ([(0.5, 3.0), (0.5, 1.0), (0.5, 4.0)], 5.0),  # the third starts at 1
-        ([(1 / 3, 2.0)] * 7, 6.0),  # three waves
-        ([(1.0, 2.0), (0.25, 8.0), (1.0, 1.0)], 11.0),  # the third waits for the second
-    ],
+@each(
+    ([], 0.0),
+    ([(0.5, 3.0), (0.5, 1.0), (0.5, 4.0)], 5.0),  # the third starts at 1
+    ([(1 / 3, 2.0)] * 7, 6.0),  # three waves
+    ([(1.0, 2.0), (0.25, 8.0), (1.0, 1.0)], 11.0),  # the third waits for the second
 )
 def test_wall_clock_by_hand(cells: list[tuple[float, float]], seconds: float) -> None:
     assert dry_run.find_makespan(cells) == pytest.approx(seconds)

@@ -24,7 +24,7 @@ from fedray.cluster.resources import list_nodes
 from fedray.common.errors import UserError
 from fedray.tracking.store import get_label, open_reader, search, select_means
 from fedray.tracking.view import save_view
-from tests.conftest import Call, work_in
+from tests.conftest import Call, each, work_in
 from tests.small import sections
 from tests.sweep.running import SWEEP, outcome, runs, start, state_hashes, until, write
 
@@ -100,9 +100,8 @@ def test_a_tune_stage_that_failed_is_no_result(local_ray: None, project: Path) -
     """Of an earlier call with other draws there may be a final stage under the name."""
     tuned = {"name": "tuned", "base": SWEEP["base"], "samples": 1, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
     search = {"grid": {"algorithm": ["tests.plugins:Raises"]}, "search": {"training.lr": {"choice": [0.1, 0.01]}}}
-    with pytest.raises(
-        UserError, match=r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
-    ):
+    said = r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
+    with pytest.raises(UserError, match=said):
         fedray.run_sweep(tuned | search)
 
 
@@ -140,13 +139,10 @@ ONE_OF_EACH = {
 }
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"stop": {"round": 3}},
-        pytest.param({"scheduler": {"name": "median", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
-        pytest.param({"scheduler": {"name": "asha", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
-    ],
+@each(
+    {"stop": {"round": 3}},
+    pytest.param({"scheduler": {"name": "median", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
+    pytest.param({"scheduler": {"name": "asha", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
 )
 def test_stopped_diverged_and_failing_cells(rule: dict[str, Any], local_ray: None, project: Path, call: Call) -> None:
     """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others. lr = 1e20:
@@ -213,14 +209,11 @@ FILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "last"),
-    [
-        # Rungs at 2 and 2 x 2; the first cell has no rival, and the worse half of two ends.
-        ({"name": "asha", "grace": 2, "factor": 2}, 2),
-        # From round 3 on, since three others have been there.
-        pytest.param({"name": "median", "grace": 3}, 3, marks=pytest.mark.faults),
-    ],
+@each(
+    # Rungs at 2 and 2 x 2; the first cell has no rival, and the worse half of two ends.
+    ({"name": "asha", "grace": 2, "factor": 2}, 2),
+    # From round 3 on, since three others have been there.
+    pytest.param({"name": "median", "grace": 3}, 3, marks=pytest.mark.faults),
 )
 def test_laggards_are_pruned(scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call) -> None:
     file = write(project, FILE | {"scheduler": scheduler})

@@ -23,6 +23,7 @@ from fedray.sweep.space import Searcher, format_range, is_at_edge
 from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_studies, make_tune_stage, run_file
 from fedray.sweep.sweep import Sweep
 from tests import small
+from tests.conftest import each
 
 TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 50}
 FILE: dict[str, Any] = {
@@ -355,16 +356,13 @@ def test_a_seed_is_no_setting() -> None:
             assert [[seeds[int(cell)] for cell in cells] for cells in study.cells] == [[0, 1], [0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("kind", "bounds", "at_edge", "inside"),
-    [
-        ("choice", [0.3, 0.1, 0.2], 0.1, 0.2),
-        ("choice", ["all", "body"], None, "all"),
-        ("randint", [1, 5], 4, 3),
-        ("uniform", [0, 2], 0.09, 0.11),
-        ("uniform", [1, 1], None, 1.0),
-        ("loguniform", [0.01, 1], 0.012, 0.02),
-    ],
+@each(
+    ("choice", [0.3, 0.1, 0.2], 0.1, 0.2),
+    ("choice", ["all", "body"], None, "all"),
+    ("randint", [1, 5], 4, 3),
+    ("uniform", [0, 2], 0.09, 0.11),
+    ("uniform", [1, 1], None, 1.0),
+    ("loguniform", [0.01, 1], 0.012, 0.02),
 )
 def test_the_edge_is_where_the_range_ends(kind: str, bounds: list[Any], at_edge: Any, inside: Any) -> None:
     """log 1.2 / log 100 = 0.04 of the range of two decades, log 2 / log 100 = 0.15."""

@@ -20,7 +20,7 @@ from fedray.sweep.estimate import Key, make_key, measure_pace
 from fedray.sweep.plan import KEPT_PROBLEMS, Problems, list_distinct, make_sheet
 from fedray.sweep.sweep import Sweep
 from tests import small
-from tests.conftest import Call
+from tests.conftest import Call, each
 
 BASE = small.sections(clients=(10, 3), partition=0.5, runtime={})
 
@@ -114,33 +114,27 @@ TUNING = 2 * 6 + 2 * 10 * 5 * 8
 MLP, UNSEEN = {"name": "mlp", "hidden": [16]}, {"personal": {"epochs": [1, 5]}}
 
 
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
-        ({"clients": {"total": 10, "cohorts": [[0], [1, 2], [3], [4], [5], [6], [7, 8]]}}, 7 / 24 * TRAINING + 6),
-        ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
-        ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
-        ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
-        ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
-        ({"evaluation": LATE | {"train": True}}, TRAINING + 6 + 1437 / 20 / 3),
-        # Twice all clients tune for one and then five epochs in rounds 3 and 6; and for five in rounds 4 and 6, as a
-        # round whose personal models are tested is evaluated, for any `every`.
-        (
-            {"evaluation": LATE | {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}},
-            TRAINING + TUNING + 2 * 10 * 8,
-        ),
-        ({"evaluation": LATE | {"personal": {"epochs": 5, "every": 4}}}, TRAINING + TUNING),
-        # All clients make one round of local training.
-        ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
-        ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
-        (  # also all eight that train here; each of two newcomers has one and then five epochs
-            {"algorithm": "fedper", "clients": {"total": 8, "per_round": 4, "unseen": 2}, "evaluation": LATE | UNSEEN},
-            TRAINING + 8 * 6 + 2 * (1 + 5) * 8,
-        ),
-        ({"data": {"name": "digits", "test": {"fraction": 0.5}}}, 6 * 4 * 2 * 5 + 1797 / 2 / 20 / 3),  # 90 of 1797 each
-        ({"data": "femnist"}, None),
-    ],
+@each(
+    ({}, TRAINING + 18 / 3),  # one evaluation, a forward pass is a third
+    ({"clients": {"total": 10, "cohorts": [[0], [1, 2], [3], [4], [5], [6], [7, 8]]}}, 7 / 24 * TRAINING + 6),
+    ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
+    ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
+    ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
+    ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
+    ({"evaluation": LATE | {"train": True}}, TRAINING + 6 + 1437 / 20 / 3),
+    # Twice all clients tune for one and then five epochs in rounds 3 and 6; and for five in rounds 4 and 6, as a
+    # round whose personal models are tested is evaluated, for any `every`.
+    ({"evaluation": LATE | {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}}, TRAINING + TUNING + 2 * 10 * 8),
+    ({"evaluation": LATE | {"personal": {"epochs": 5, "every": 4}}}, TRAINING + TUNING),
+    # All clients make one round of local training.
+    ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
+    ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
+    (  # also all eight that train here; each of two newcomers has one and then five epochs
+        {"algorithm": "fedper", "clients": {"total": 8, "per_round": 4, "unseen": 2}, "evaluation": LATE | UNSEEN},
+        TRAINING + 8 * 6 + 2 * (1 + 5) * 8,
+    ),
+    ({"data": {"name": "digits", "test": {"fraction": 0.5}}}, 6 * 4 * 2 * 5 + 1797 / 2 / 20 / 3),  # 90 of 1797 each
+    ({"data": "femnist"}, None),
 )
 def test_gradients_counted_by_hand(sections: dict[str, Any], expected: float | None) -> None:
     assert count_gradients(run(**sections)) == (expected if expected is None else pytest.approx(expected))

@@ -59,23 +59,6 @@ def test_a_cell_is_locked_once_until_it_is_released_or_its_holder_dies(tmp_path:
             assert locks.take([B]) == {B}
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("file", r"cannot write .*/file: Not a directory; set it to a directory that can be written"),
-        ("https://me:secret@host/x", r"found 'https://\*\*\*@host/x'; expected a directory, got an address"),
-        ("~nobodyatall/x", r"found '~nobodyatall/x': "),
-    ],
-)
-def test_wrong_storages_are_refused(path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("FEDRAY_STORAGE", path)
-    with pytest.raises(UserError, match=f"^FEDRAY_STORAGE: {message}"):
-        storage.refuse_unwritable_storage()
-    assert [found.name for found in tmp_path.iterdir()] == ["file"]
-
-
 def test_what_a_killed_driver_left_is_gone_after_the_next_call_of_its_sweep(tmp_path: Path) -> None:
     for left in ("a%b/4711", "c"):
         (tmp_path / "tune" / left).mkdir(parents=True)

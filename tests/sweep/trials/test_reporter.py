@@ -30,6 +30,7 @@ from fedray.sweep.storage import get_cell_dir, get_traceback_file
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.outbox import CellRun, Outbox
 from tests import small
+from tests.conftest import each
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
@@ -254,15 +255,12 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     assert f"close {status} with 1 rows" in told.calls
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "keep", "arrives", "left"),
-    [
-        ("scaffold", None, True, False),
-        ("scaffold", None, False, True),
-        ("scaffold", True, True, True),
-        ("fedrep", None, True, True),
-        ("local-only", None, True, True),
-    ],
+@each(
+    ("scaffold", None, True, False),
+    ("scaffold", None, False, True),
+    ("scaffold", True, True, True),
+    ("fedrep", None, True, True),
+    ("local-only", None, True, True),
 )
 def test_a_finished_cell_drops_its_clients_states(algorithm: str, keep: bool | None, arrives: bool, left: bool) -> None:
     """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models. Only then may

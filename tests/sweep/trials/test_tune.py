@@ -314,9 +314,7 @@ def test_a_silent_trial_is_killed_each_time_after_twice_as_long(monkeypatch: pyt
         assert watched.killed == kill + 1, "it has no process"
 
 
-def test_a_slow_trial_says_so_a_stopped_driver_does_not_count_and_a_new_round_resets_deaths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slow_trial_says_so_and_a_new_round_resets_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
