@@ -23,24 +23,14 @@ from fedray.probes import PROBES
 
 FILE = Path(__file__).with_name("defaults.json")
 SECTIONS: dict[str, type[Checked]] = {
-    "clients": Clients,
-    "training": Training,
-    "training.feddisco": FedDisco,
-    "training.fedexp": FedExP,
-    "training.adamw": AdamWOptions,
-    "training.muon": MuonOptions,
-    "training.lr_step": LrStep,
-    "evaluation": Evaluation,
-    "evaluation.personal": Personal,
-    "runtime": Runtime,
-    "model.lora": LoRA,
-    "data.validation": Validation,
-    "data.test": Test,
-    **{f"algorithm.{name}": kind for name, kind in {**ALGORITHMS, **VARIANTS}.items()},
+    "clients": Clients, "training": Training, "training.feddisco": FedDisco, "training.fedexp": FedExP,
+    "training.adamw": AdamWOptions, "training.muon": MuonOptions, "training.lr_step": LrStep, "evaluation": Evaluation,
+    "evaluation.personal": Personal, "runtime": Runtime, "model.lora": LoRA, "data.validation": Validation,
+    "data.test": Test, **{f"algorithm.{name}": kind for name, kind in {**ALGORITHMS, **VARIANTS}.items()},
     **{f"model.{name}": kind for name, kind in MODELS.items()},
     **{f"partition.{name}": kind for name, kind in PARTITIONS.items()},
     **{f"probe.{name}": kind for name, kind in PROBES.items()},
-}
+}  # fmt: skip
 
 
 def present() -> dict[str, Any]:

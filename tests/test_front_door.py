@@ -33,15 +33,10 @@ from tests.conftest import start_ray, work_in
 from tests.models.test_own_models import Everything, Tied
 
 BASE: dict[str, Any] = {
-    "seed": 3,
-    "data": {"name": "digits"},
-    "partition": {"name": "dirichlet", "alpha": 1.0},
-    "clients": {"total": 8, "per_round": 4},
-    "model": {"name": "mlp", "hidden": [24]},
-    "algorithm": {"name": "fedavg"},
-    "training": {"rounds": 5, "local_epochs": 2, "batch_size": 30, "lr": 0.3},
-    "evaluation": {"every": 4, "last": 2},
-}
+    "seed": 3, "data": {"name": "digits"}, "partition": {"name": "dirichlet", "alpha": 1.0},
+    "clients": {"total": 8, "per_round": 4}, "model": {"name": "mlp", "hidden": [24]}, "algorithm": {"name": "fedavg"},
+    "training": {"rounds": 5, "local_epochs": 2, "batch_size": 30, "lr": 0.3}, "evaluation": {"every": 4, "last": 2},
+}  # fmt: skip
 SECTIONS: dict[str, dict[str, Any]] = yaml.safe_load("""
 own:  # first: `model` undoes `model.hidden`
   model: own:Everything

@@ -20,16 +20,9 @@ from tests import small
 
 SIZES = (20, 35, 50, 65, 75, 85)
 TRAINING = {
-    "rounds": 4,
-    "local_epochs": 2,
-    "batch_size": 16,
-    "lr": 0.1,
-    "lr_decay": 0.9,
-    "momentum": 0.5,
-    "weight_decay": 1e-3,
-    "clip_norm": 1.0,
-    "aggregation": "samples",
-}
+    "rounds": 4, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "lr_decay": 0.9, "momentum": 0.5, "weight_decay": 1e-3,
+    "clip_norm": 1.0, "aggregation": "samples",
+}  # fmt: skip
 
 
 @cache
@@ -41,25 +34,15 @@ def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
 
 
 def problem(
-    algorithm: str | Mapping[str, Any],
-    sizes: tuple[int, ...] = SIZES,
-    per_round: int | float = 3,
-    model: str | Mapping[str, Any] = "",
-    clients: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    **training: Any,
-) -> Problem:
+    algorithm: str | Mapping[str, Any], sizes: tuple[int, ...] = SIZES, per_round: int | float = 3,
+    model: str | Mapping[str, Any] = "", clients: Mapping[str, Any] | None = None, seed: int = 0, **training: Any,
+) -> Problem:  # fmt: skip
     """Problem of one algorithm; `training` overrides TRAINING."""
     return small.problem(
-        algorithm,
-        {"total": len(sizes), "per_round": per_round, **(clients or {})},
-        model or 16,
-        "natural",
-        arrays=data(sizes),
-        seed=seed,
-        training={**TRAINING, "momentum": small.momentum(algorithm), **training},
+        algorithm, {"total": len(sizes), "per_round": per_round, **(clients or {})}, model or 16, "natural",
+        arrays=data(sizes), seed=seed, training={**TRAINING, "momentum": small.momentum(algorithm), **training},
         evaluation={"every": 100, "last": 1},
-    )
+    )  # fmt: skip
 
 
 def states(algorithm: str | Mapping[str, Any], **options: Any) -> Iterator[State]:

@@ -81,20 +81,12 @@ class Case:
     `Quadratic`, and each sample's label for it; theta: then x, instead of the model's own."""
 
     def __init__(
-        self,
-        algorithm: Mapping[str, Any],
-        *rounds: Mapping[str, Any],
-        samples: Sequence[Sequence[Sequence[float]]] = CLIENTS,
-        training: Mapping[str, Any] = {},
-        start: Point = (0, 0),
-        server: Mapping[str, Sequence[float]] = {},
-        clients: Mapping[int, Mapping[str, Sequence[float]]] = {},
-        cohorts: Sequence[Sequence[int]] | None = None,
-        model: Mapping[str, Any] = {},
-        labels: Sequence[Sequence[int]] = (),
-        classes: int = 2,
-        theta: Sequence[float] = (),
-    ) -> None:
+        self, algorithm: Mapping[str, Any], *rounds: Mapping[str, Any],
+        samples: Sequence[Sequence[Sequence[float]]] = CLIENTS, training: Mapping[str, Any] = {}, start: Point = (0, 0),
+        server: Mapping[str, Sequence[float]] = {}, clients: Mapping[int, Mapping[str, Sequence[float]]] = {},
+        cohorts: Sequence[Sequence[int]] | None = None, model: Mapping[str, Any] = {},
+        labels: Sequence[Sequence[int]] = (), classes: int = 2, theta: Sequence[float] = (),
+    ) -> None:  # fmt: skip
         self.algorithm, self.rounds, self.samples, self.training = algorithm, rounds, samples, training
         self.start, self.server, self.clients, self.cohorts = start, server, clients, cohorts
         self.model, self.labels, self.classes, self.theta = model, labels, classes, theta
@@ -106,14 +98,11 @@ def problem(case: Case) -> Problem:
     y = np.array([label for shard in case.labels for label in shard] or np.zeros(len(x)), dtype=np.int64)
     owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])
     return small.problem(
-        dict(case.algorithm),
-        {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
-        case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)},
-        "natural",
+        dict(case.algorithm), {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
+        case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)}, "natural",
         arrays=Dataset("quadratic", x, y, x, y, case.classes, client_train=owner),
-        training={**TRAINING, "rounds": len(case.rounds), **case.training},
-        evaluation={"every": 100, "last": 1},
-    )
+        training={**TRAINING, "rounds": len(case.rounds), **case.training}, evaluation={"every": 100, "last": 1},
+    )  # fmt: skip
 
 
 def check(case: Case, tolerance: float = 1e-6) -> None:

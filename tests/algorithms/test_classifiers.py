@@ -206,19 +206,12 @@ def test_numbers(name: str, option: str) -> None:
 
 
 LABELS = {
-    "fedtoga": "fedtoga",
-    "fedtoga-sam+dr": "fedtoga@forms dual_correction=false sam_correction=false",
-    "fedtoga-sam+dr+dual": "fedtoga@forms sam_correction=false",
-    "fedsol": "fedsol",
-    "fedsol-all": "fedsol perturb=all",
-    "fedsol-body": "fedsol perturb=body",
-    "fedsol-a3": "fedsol strategy=A3",
-    "fedsol+feddyn": "fedsol proximal=feddyn",
-    "fedsol+moon": "fedsol proximal={name:moon,mu:0.1}",
-    "fedavg+kl-base": "fedavg-kl",
-    "fedavg+kl-projection": "projection",
-    "fedavg+l2-projection": "projection proximal=fedprox",
-}
+    "fedtoga": "fedtoga", "fedtoga-sam+dr": "fedtoga@forms dual_correction=false sam_correction=false",
+    "fedtoga-sam+dr+dual": "fedtoga@forms sam_correction=false", "fedsol": "fedsol", "fedsol-all": "fedsol perturb=all",
+    "fedsol-body": "fedsol perturb=body", "fedsol-a3": "fedsol strategy=A3", "fedsol+feddyn": "fedsol proximal=feddyn",
+    "fedsol+moon": "fedsol proximal={name:moon,mu:0.1}", "fedavg+kl-base": "fedavg-kl",
+    "fedavg+kl-projection": "projection", "fedavg+l2-projection": "projection proximal=fedprox",
+}  # fmt: skip
 """The published tables' names."""
 
 

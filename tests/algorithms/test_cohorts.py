@@ -262,17 +262,12 @@ def check_momentum(server: Vectors) -> None:
 SQUARED, LEFT = 1e-3**2, 1e-3**2 * 0.99**ROUNDS
 """τ², the first v of the server's optimisers, and what is left of it after `ROUNDS` rounds at β2 = 0.99."""
 MOMENTS: list[tuple[dict[str, Any], Callable[[Vectors], None]]] = [
-    ({"name": "fedlada"}, hold(1e-16)),
-    ({"name": "fedlada", "eps": 1e-18}, hold(1e-36)),
-    ({"name": "fedlada", "form": "vision"}, hold(0.0)),
-    ({"name": "fedadamw"}, check_tensors),
-    ({"name": "fedadamw", "second_moment": "full"}, hold(0.0)),
-    ({"name": "fedmuon"}, check_momentum),
-    ({"name": "fedadam"}, hold(LEFT)),
-    ({"name": "fedyogi"}, hold(LEFT, SQUARED)),
-    ({"name": "fedadagrad"}, hold(SQUARED)),
-    ({"name": "fedadagrad", "start": "zero"}, hold(0.0)),
-]
+    ({"name": "fedlada"}, hold(1e-16)), ({"name": "fedlada", "eps": 1e-18}, hold(1e-36)),
+    ({"name": "fedlada", "form": "vision"}, hold(0.0)), ({"name": "fedadamw"}, check_tensors),
+    ({"name": "fedadamw", "second_moment": "full"}, hold(0.0)), ({"name": "fedmuon"}, check_momentum),
+    ({"name": "fedadam"}, hold(LEFT)), ({"name": "fedyogi"}, hold(LEFT, SQUARED)),
+    ({"name": "fedadagrad"}, hold(SQUARED)), ({"name": "fedadagrad", "start": "zero"}, hold(0.0)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "check"), MOMENTS, ids=[" ".join(map(str, m.values())) for m, _ in MOMENTS])
@@ -294,13 +289,10 @@ def test_large_gradients_are_no_divergence(method: dict[str, Any]) -> None:
 
 
 VARIANTS: list[tuple[Any, dict[str, Any]]] = [
-    *((name, {}) for name in sorted(ALGORITHMS)),
-    ("fedavg", NORMALISED),
-    ({"name": "fedper", "newcomer": "average"}, {}),
-    ({"name": "lg-fedavg", "newcomer": "average"}, {}),
-    ({"name": "scaffold@forms", "variates": "samples"}, {}),
-    ({"name": "fedspeed@forms", "dual_mean": "cohort"}, {}),
-]
+    *((name, {}) for name in sorted(ALGORITHMS)), ("fedavg", NORMALISED),
+    ({"name": "fedper", "newcomer": "average"}, {}), ({"name": "lg-fedavg", "newcomer": "average"}, {}),
+    ({"name": "scaffold@forms", "variates": "samples"}, {}), ({"name": "fedspeed@forms", "dual_mean": "cohort"}, {}),
+]  # fmt: skip
 """Methods, and the options and models with which they send more."""
 
 

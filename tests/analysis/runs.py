@@ -62,16 +62,10 @@ def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Sequence[Outcom
 
 
 def write_run(
-    store: Tracker,
-    one: Mapping[str, Any],
-    rows: list[dict[str, float]] | None = None,
-    ending: Ending = FINISHED,
-    parent: str | None = None,
-    again: bool = True,
-    files: Mapping[str, bytes] = MappingProxyType({}),
-    tags: Mapping[str, str] = MappingProxyType({}),
-    **more: Any,
-) -> str:
+    store: Tracker, one: Mapping[str, Any], rows: list[dict[str, float]] | None = None, ending: Ending = FINISHED,
+    parent: str | None = None, again: bool = True, files: Mapping[str, bytes] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}), **more: Any,
+) -> str:  # fmt: skip
     """Write the run of a cell with the other parts of its record; return its id. A running one is left open."""
     record = Record(ending, rows or [], **more)
     run = CellRun(Cell.from_json(one), tags, parent, files)

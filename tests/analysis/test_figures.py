@@ -335,10 +335,7 @@ def test_error_bars_stand_at_their_points(store: Tracker) -> None:
     assert bottom < 60 < 71 < top
 
 
-@pytest.mark.parametrize(
-    ("values", "logarithmic"),
-    [((0.05, 0.1, 0.5), True), ((0.1, 0.6), False), ((1, 2, 3, 4), False), ((0.0, 0.1, 1.0), False), ((-1, 10), False)],
-)
+@each(((0.05, 0.1, 0.5), True), ((0.1, 0.6), False), ((1, 2, 3, 4), False), ((0.0, 0.1, 1.0), False), ((-1, 10), False))
 def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logarithmic: bool) -> None:
     """Positive values that span a decade."""
     assert is_logarithmic(pd.Series(values, dtype=float)) == logarithmic

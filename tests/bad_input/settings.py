@@ -5,16 +5,12 @@ import yaml
 from tests.bad_input.case import RUN, Case, put, run
 
 BOUNDS: list[tuple[str, int | float | str, str]] = [
-    ("algorithm.rho", -1, "greater than or equal to 0"),
-    ("clients.total", 10**12, "less than or equal to 10000000"),
-    ("data.channels", 2, "1 or 3"),
-    ("runtime.actors", 0, "greater than 0 or 'auto'"),
-    ("runtime.backend", "dask", "'inline' or 'ray'"),
-    ("runtime.threads", 2**31, "less than or equal to 1024"),
+    ("algorithm.rho", -1, "greater than or equal to 0"), ("clients.total", 10**12, "less than or equal to 10000000"),
+    ("data.channels", 2, "1 or 3"), ("runtime.actors", 0, "greater than 0 or 'auto'"),
+    ("runtime.backend", "dask", "'inline' or 'ray'"), ("runtime.threads", 2**31, "less than or equal to 1024"),
     ("training.aggregation", "mean", "'uniform', 'samples', 'batches' or 'feddisco'"),
-    ("training.batch_size", 0, "greater than 0 or 'full'"),
-    ("training.momentum", 1, "less than 1"),
-]
+    ("training.batch_size", 0, "greater than 0 or 'full'"), ("training.momentum", 1, "less than 1"),
+]  # fmt: skip
 VALUES: dict[str, str] = {
     **{f"{key}={value}": f"found {value!r}; input should be {rule}" for key, value, rule in BOUNDS},
     "runtime.mirror=[wandb, wandb]": "found wandb twice; each viewer once is required",

@@ -46,20 +46,14 @@ PLACES = [
 ]
 SWEEP = yaml.safe_dump(
     {
-        "name": "a/b",
-        "base": BASE,
-        "cases": {"x": [{"seed": 1}, {"seed": 2}]},
-        "grid": {"algorithm.rho": [0.1, 0.2]},
-        "search": {"training.lr": {"loguniform": [0.01, 1]}},
-        "samples": 2,
-        "stop": {"round": 3},
-        "searcher": {"name": "sobol", "seed": 3},
-        "select": "last10_test_accuracy",
+        "name": "a/b", "base": BASE, "cases": {"x": [{"seed": 1}, {"seed": 2}]}, "grid": {"algorithm.rho": [0.1, 0.2]},
+        "search": {"training.lr": {"loguniform": [0.01, 1]}}, "samples": 2, "stop": {"round": 3},
+        "searcher": {"name": "sobol", "seed": 3}, "select": "last10_test_accuracy",
         "scheduler": {"name": "asha", "metric": "test_accuracy", "grace": 2, "factor": 2},
         "smoke": {"base": {"training.rounds": 1}, "grid": {"seed": [1]}},
     },
     sort_keys=False,
-)
+)  # fmt: skip
 
 
 def refused(call: Callable[[], Any]) -> Any:

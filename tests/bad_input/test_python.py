@@ -194,13 +194,10 @@ def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> 
 
 
 CHANGES: dict[str, Callable[[], object]] = {
-    "dtype": lambda: torch.set_default_dtype(torch.float64),
-    "device": lambda: torch.set_default_device("meta"),
-    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
-    "no grad": lambda: torch.set_grad_enabled(False),
-    "seed": lambda: torch.manual_seed(1),
-    "run": lambda: simulate(RUN | {"seed": 7}),
-}
+    "dtype": lambda: torch.set_default_dtype(torch.float64), "device": lambda: torch.set_default_device("meta"),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True), "no grad": lambda: torch.set_grad_enabled(False),
+    "seed": lambda: torch.manual_seed(1), "run": lambda: simulate(RUN | {"seed": 7}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", CHANGES)

@@ -87,12 +87,9 @@ def test_the_page_is_made_from_the_results() -> None:
 
 
 @each(
-    ("<= 1.05", {"median": 1.05, "low": 1.0, "high": 1.2}, True),
-    ("< 1", 1, False),
-    ("<= 1/20", 0.055, False),
-    ("<= the step's + 0.1 = 2.59", 2.58, True),
-    ("step <= 2.1: see step.py", 9, None),
-)
+    ("<= 1.05", {"median": 1.05, "low": 1.0, "high": 1.2}, True), ("< 1", 1, False), ("<= 1/20", 0.055, False),
+    ("<= the step's + 0.1 = 2.59", 2.58, True), ("step <= 2.1: see step.py", 9, None),
+)  # fmt: skip
 def test_a_goal_is_met_or_missed_or_none(goal: str, measured: object, met: bool | None) -> None:
     assert is_met({"goal": goal, "measured": measured}) is met
 

@@ -36,9 +36,7 @@ def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference
     assert found.is_smaller_better == smaller
 
 
-@pytest.mark.parametrize(
-    "name", ["rounds_to", "rounds_to:0.8", "rounds_to:101", "speedup", "slowdown:80", "speedup:0/fedavg"]
-)
+@each("rounds_to", "rounds_to:0.8", "rounds_to:101", "speedup", "slowdown:80", "speedup:0/fedavg")
 def test_targets_that_no_run_can_have_and_ratios_without_a_method(name: str) -> None:
     kind = name.partition(":")[0]
     form = "/METHOD with a test accuracy from 1 to 100 is required" if kind != "rounds_to" else ""
@@ -83,13 +81,10 @@ def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
 
 
 @each(
-    (100, {}, tuple(range(91, 101)), ()),
-    (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
-    (20, {}, (17, 18, 19, 20), ()),
-    (3, {}, (3,), ()),
-    (100, {"personal": {}}, tuple(range(91, 101)), (100,)),
+    (100, {}, tuple(range(91, 101)), ()), (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
+    (20, {}, (17, 18, 19, 20), ()), (3, {}, (3,), ()), (100, {"personal": {}}, tuple(range(91, 101)), (100,)),
     (100, {"last": 1, "personal": {"every": 3}}, (93, 96, 99, 100), (93, 96, 99, 100)),
-)
+)  # fmt: skip
 def test_mean_rounds(rounds: int, asked: dict[str, object], plain: tuple[int, ...], personal: tuple[int, ...]) -> None:
     """With every fourth round of 100 and the last: 92, 96, 100. A round with personal tests is an evaluated one; of 98
     rounds 89 to 98 count: 90 is tested either way, and the last."""
@@ -116,14 +111,11 @@ HUNDRED, FIFTY, TWENTY = range(91, 101), range(41, 51), range(17, 21)
 
 
 @each(
-    ([HUNDRED, HUNDRED], "mean of rounds 91 to 100"),
-    ([(100,)], "round 100"),
-    ([(100,), (50,)], "the last round"),
-    ([(92, 96, 100)], "mean of the tests in rounds 91 to 100"),
-    ([HUNDRED, FIFTY], "mean of the last 10 rounds"),
+    ([HUNDRED, HUNDRED], "mean of rounds 91 to 100"), ([(100,)], "round 100"), ([(100,), (50,)], "the last round"),
+    ([(92, 96, 100)], "mean of the tests in rounds 91 to 100"), ([HUNDRED, FIFTY], "mean of the last 10 rounds"),
     ([HUNDRED, TWENTY], "mean of the tests in the last fifth of the rounds, at most 10"),
     ([], "mean of the tests in the last fifth of the rounds, at most 10"),
-)
+)  # fmt: skip
 def test_words_are_true_for_all_runs(runs: Sequence[Sequence[int]], said: str) -> None:
     assert describe_rounds(runs) == said
 

@@ -26,6 +26,7 @@ from fedray.sweep.single import run_problem
 from fedray.sweep.sweep import Sweep
 from fedray.sweep.tune import ActorAllocator
 from tests import small
+from tests.conftest import each
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
@@ -85,9 +86,7 @@ def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
     assert found["state_sha256"] == run(Problem.build(config), InlineBackend()).summary()["state_sha256"]
 
 
-@pytest.mark.parametrize(
-    ("left", "cohort", "given"), [(20, 3, [1] * 9), (3, 5, [2, 3, 3, 0]), (1, 10, [8, 0]), (1, 2, [2])]
-)
+@each((20, 3, [1] * 9), (3, 5, [2, 3, 3, 0]), (1, 10, [8, 0]), (1, 2, [2]))
 def test_a_cell_gets_its_share_of_the_room(left: int, cohort: int, given: list[int], idle_ray: None) -> None:
     """Eight CPUs, divided among the cells that have not begun, and no more than a cohort. Nothing is free: 0; but while
     more have not begun than fit, each has one actor, and waits inside Tune."""

@@ -32,6 +32,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from tests import small
+from tests.conftest import each
 from tests.engine.test_guard import ASSIGNS, PATHS, WRITES
 from tests.engine.test_guard import problem as writing
 from tests.methods import METHODS
@@ -95,9 +96,7 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
             assert name in maps
 
 
-@pytest.mark.parametrize(
-    ("name", "source"), [("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients"), ("every probe", "")]
-)
+@each(("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients"), ("every probe", ""))
 def test_what_is_measured_is_the_same_with_actors(name: str, source: str, backends: dict[int, RayBackend]) -> None:
     """Tuned, kept and trained models. More than a chunk of 500 is held out, so that several actors share it."""
     changes = {

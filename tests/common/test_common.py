@@ -23,18 +23,11 @@ from tests.conftest import each
 
 
 @each(
-    (np.int64(3), int, True),
-    (True, int, False),
-    (torch.tensor(0.5), float, True),
-    ("0.5", float, False),
-    ("body", Literal["all", "body"], True),
-    ("legs", Literal["all", "body"], False),
-    ({"h": torch.zeros(2)}, Vectors, True),
-    ({"h": 0.0}, Vectors, False),
-    (None, Vectors, False),
-    (None, int | None, True),
-    ([1, 2], dict[str, Any], False),
-)
+    (np.int64(3), int, True), (True, int, False), (torch.tensor(0.5), float, True), ("0.5", float, False),
+    ("body", Literal["all", "body"], True), ("legs", Literal["all", "body"], False),
+    ({"h": torch.zeros(2)}, Vectors, True), ({"h": 0.0}, Vectors, False), (None, Vectors, False),
+    (None, int | None, True), ([1, 2], dict[str, Any], False),
+)  # fmt: skip
 def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> None:
     assert fits(value, hint) is expected
 

@@ -78,16 +78,11 @@ class Longest(Probe):
 
 def config(**changes: Any) -> dict[str, Any]:
     return {
-        "data": {"name": f"{__name__}:Few", "count": 60},
-        "partition": {"name": f"{__name__}:Striped", "offset": 1},
-        "clients": {"total": 4, "per_round": 2},
-        "model": f"{__name__}:Linear",
-        "algorithm": {"name": f"{__name__}:Scaled", "factor": 0.5},
-        "training": {"rounds": 2, "local_epochs": 1},
-        "evaluation": {"probes": [f"{__name__}:Longest"]},
-        "runtime": {"backend": "inline"},
-        **changes,
-    }
+        "data": {"name": f"{__name__}:Few", "count": 60}, "partition": {"name": f"{__name__}:Striped", "offset": 1},
+        "clients": {"total": 4, "per_round": 2}, "model": f"{__name__}:Linear",
+        "algorithm": {"name": f"{__name__}:Scaled", "factor": 0.5}, "training": {"rounds": 2, "local_epochs": 1},
+        "evaluation": {"probes": [f"{__name__}:Longest"]}, "runtime": {"backend": "inline"}, **changes,
+    }  # fmt: skip
 
 
 def test_every_section_takes_a_class_an_instance_or_its_name() -> None:

@@ -32,12 +32,9 @@ def identity(**sections: Any) -> dict[str, Any]:
 def test_what_is_beyond_the_defaults_and_contents_enter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fedray.config.run.NUMERICS", 7)
     assert identity() == {
-        "numerics": 7,
-        "data": {"name": "digits", "digest": "d"},
-        "partition": {"name": "iid"},
-        "model": {"name": "mlp"},
-        "algorithm": {"name": "fedavg"},
-    }
+        "numerics": 7, "data": {"name": "digits", "digest": "d"}, "partition": {"name": "iid"},
+        "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"},
+    }  # fmt: skip
     found = identity(algorithm={"name": "fedprox", "mu": 0.5}, training={"lr": 0.2}, seed=3)
     assert found == identity() | {"algorithm": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.2}, "seed": 3}
     assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
@@ -55,12 +52,9 @@ SECTIONS = [
     *({"model": {"name": name} | {key: REQUIRED[key] for key in MODELS[name].list_required()}} for name in MODELS),
     *({"partition": {"name": n} | {key: REQUIRED[key] for key in PARTITIONS[n].list_required()}} for n in PARTITIONS),
     *({"evaluation": {"probes": [name]}, "algorithm": MEASURED.get(name, "fedavg")} for name in PROBES),
-    {"evaluation": {"personal": {}}},
-    {"data": {"name": "digits", "validation": {}}},
-    {"training": {"local_steps": 3}},
-    {"training": {"aggregation": "feddisco", "server_step": "fedexp"}},
-    {"runtime": {"gpus_per_actor": 0.5}},
-]
+    {"evaluation": {"personal": {}}}, {"data": {"name": "digits", "validation": {}}}, {"training": {"local_steps": 3}},
+    {"training": {"aggregation": "feddisco", "server_step": "fedexp"}}, {"runtime": {"gpus_per_actor": 0.5}},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=str)

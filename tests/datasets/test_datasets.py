@@ -419,16 +419,12 @@ def shakespeare(root: Path) -> None:
 
 
 MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "mnist": lambda root, _: files.mnist(root),
-    "cifar10": lambda root, patch: files.cifar(root, patch, "CIFAR10"),
+    "mnist": lambda root, _: files.mnist(root), "cifar10": lambda root, patch: files.cifar(root, patch, "CIFAR10"),
     "pathmnist": lambda root, _: files.medmnist(root, "pathmnist"),
-    "cinic10": lambda root, _: files.cinic(root, CIFAR_CLASSES),
-    "femnist": lambda root, _: femnist(root),
-    "shakespeare": lambda root, _: shakespeare(root),
-    "fed_isic2019": lambda root, _: files.isic(root),
-    "tiny_imagenet": lambda root, _: files.tiny_imagenet(root),
-    "ag_news": lambda root, _: files.ag_news(root),
-}
+    "cinic10": lambda root, _: files.cinic(root, CIFAR_CLASSES), "femnist": lambda root, _: femnist(root),
+    "shakespeare": lambda root, _: shakespeare(root), "fed_isic2019": lambda root, _: files.isic(root),
+    "tiny_imagenet": lambda root, _: files.tiny_imagenet(root), "ag_news": lambda root, _: files.ag_news(root),
+}  # fmt: skip
 VAL, RAW = "tiny-imagenet-200/val/val_annotations.txt", "MNIST/raw/train-images-idx3-ubyte"
 LESION = "fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"
 MADE_OR_OWN = {"arrays", "digits", "npz", "folder", "domains", "csv", "synthetic", "synthetic_text"}

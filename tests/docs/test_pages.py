@@ -109,13 +109,9 @@ def test_every_section_of_a_sweep_file_is_accepted_and_every_key_has_one(tmp_pat
     search = {"search": {"algorithm.beta": {"uniform": [0, 1]}}}
     stages = search | {"tune": {"seeds": [100]}, "final": {"seeds": [200]}}
     needs = {
-        "cases": {"grid": {}},
-        "search": {"grid": {}},
-        "samples": search,
-        "searcher": search,
-        "tune": stages,
+        "cases": {"grid": {}}, "search": {"grid": {}}, "samples": search, "searcher": search, "tune": stages,
         "final": stages,
-    }
+    }  # fmt: skip
     assert len(others) > 15
     for section in others:
         if EXTENDS in section:

@@ -207,12 +207,9 @@ def problem(model: dict[str, Any], algorithm: Any = "fedavg", **more: Any) -> Pr
 
 
 @each(
-    ({}, WHOLE),
-    ({"freeze": ["body"]}, HEAD),
-    ({"lora": {"rank": 2}}, RANK2 + HEAD),
-    ({"lora": {"rank": 2, "train": "B"}}, 2 * 256 + HEAD),
-    ({"lora": {"rank": 2}, "freeze": ["head"]}, RANK2),
-)
+    ({}, WHOLE), ({"freeze": ["body"]}, HEAD), ({"lora": {"rank": 2}}, RANK2 + HEAD),
+    ({"lora": {"rank": 2, "train": "B"}}, 2 * 256 + HEAD), ({"lora": {"rank": 2}, "freeze": ["head"]}, RANK2),
+)  # fmt: skip
 def test_everything_is_as_long_as_what_is_trained(options: dict[str, Any], trained: int, tmp_path: Path) -> None:
     """SCAFFOLD: x and c down, u_i and the change of c_i up; c with the server, c_i with each client, on disk, too."""
     result = run(problem({**WIDE, **options}, "scaffold"), InlineBackend())

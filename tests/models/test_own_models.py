@@ -368,10 +368,7 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
         assert {tensor.dtype for key, tensor in state.items() if "mask" not in key} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]), ("Everything", [])],
-)
+@each(("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]), ("Everything", []))
 def test_attributes_that_change_are_named(model: str, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
     finish(InlineBackend(), config(model))
     why = "if forward() reads such an attribute, numbers depend on which clients a process has trained, so make it a "

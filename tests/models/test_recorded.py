@@ -361,14 +361,10 @@ def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "list_generators", lambda device: [GENERATOR])
     monkeypatch.setattr(GENERATOR, "state", [7, 0])
     fakes: dict[str, Any] = {
-        "CUDAGraph": Captured,
-        "Stream": Stream,
-        "current_stream": Stream,
-        "stream": lambda stream: contextlib.nullcontext(),
-        "graph_pool_handle": lambda: next(pools),
-        "get_sync_debug_mode": lambda: modes[-1],
-        "set_sync_debug_mode": modes.append,
-    }
+        "CUDAGraph": Captured, "Stream": Stream, "current_stream": Stream,
+        "stream": lambda stream: contextlib.nullcontext(), "graph_pool_handle": lambda: next(pools),
+        "get_sync_debug_mode": lambda: modes[-1], "set_sync_debug_mode": modes.append,
+    }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
 

@@ -42,13 +42,10 @@ def data(labels: np.ndarray, classes: int, test: np.ndarray | None = None, **cli
 
 
 EXACT: dict[str, dict[str, Any]] = {
-    "iid": {},
-    "iid_stratified": {"name": "iid", "stratified": True},
-    "dirichlet": {"alpha": 0.3},
-    "sharding": {"shards": 2},
-    "sharding_by_class": {"name": "sharding", "shards": 2, "sizes": "by_class"},
+    "iid": {}, "iid_stratified": {"name": "iid", "stratified": True}, "dirichlet": {"alpha": 0.3},
+    "sharding": {"shards": 2}, "sharding_by_class": {"name": "sharding", "shards": 2, "sizes": "by_class"},
     "pxcy": {"classes": 2},
-}
+}  # fmt: skip
 REUSING: dict[str, dict[str, Any]] = {"dirichlet_client": {"alpha": 0.3}, "pathological": {"classes": 2}}
 
 
@@ -129,15 +126,12 @@ def test_min_size_is_kept_or_refused(name: str) -> None:
 
 
 DIGESTS = {
-    "iid": ("fb4b0580f95ec2f4", "fe47088c734dea8c"),
-    "iid_stratified": ("fdbcba75e45215aa", "6a654905fe2a0706"),
-    "dirichlet": ("b028dc40acb04f61", "953d3f190bab7ee2"),
-    "sharding": ("200a61947b0fd5a6", "967503858baf5d17"),
-    "sharding_by_class": ("29e6b667f0fb51a1", "0ad4389da975c3d8"),
-    "pxcy": ("37ced785366abe58", "38f8423e33cfdb9b"),
+    "iid": ("fb4b0580f95ec2f4", "fe47088c734dea8c"), "iid_stratified": ("fdbcba75e45215aa", "6a654905fe2a0706"),
+    "dirichlet": ("b028dc40acb04f61", "953d3f190bab7ee2"), "sharding": ("200a61947b0fd5a6", "967503858baf5d17"),
+    "sharding_by_class": ("29e6b667f0fb51a1", "0ad4389da975c3d8"), "pxcy": ("37ced785366abe58", "38f8423e33cfdb9b"),
     "dirichlet_client": ("2c8ead0b9eb6b4c5", "0dcabcf177716c6e"),
     "pathological": ("a5f7d18eb3f86587", "baaccce2336366fb"),
-}
+}  # fmt: skip
 """Scheme -> those of seeds 0 and 1."""
 
 

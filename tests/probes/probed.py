@@ -43,14 +43,9 @@ class Careful(nn.Module):
 
 
 def digits(
-    algorithm: Any,
-    model: Any = "tests.probes.probed:Careful",
-    probes: Sequence[Any] = (),
-    every: int = 1,
-    train: bool = False,
-    per_round: int = 3,
-    **training: Any,
-) -> Problem:
+    algorithm: Any, model: Any = "tests.probes.probed:Careful", probes: Sequence[Any] = (), every: int = 1,
+    train: bool = False, per_round: int = 3, **training: Any,
+) -> Problem:  # fmt: skip
     """Six clients with digits of a Dirichlet split."""
     base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "weight_decay": 1e-3}
     training = {**base, "momentum": small.momentum(algorithm), "aggregation": "samples", **training}
@@ -59,16 +54,9 @@ def digits(
 
 
 def arrays(
-    model: Mapping[str, Any],
-    x: Any,
-    y: Sequence[int],
-    owner: Sequence[int],
-    algorithm: Any = "fedavg",
-    test: tuple[Any, Sequence[int]] | None = None,
-    probes: Sequence[Any] = (),
-    classes: int = 2,
-    **training: Any,
-) -> Problem:
+    model: Mapping[str, Any], x: Any, y: Sequence[int], owner: Sequence[int], algorithm: Any = "fedavg",
+    test: tuple[Any, Sequence[int]] | None = None, probes: Sequence[Any] = (), classes: int = 2, **training: Any,
+) -> Problem:  # fmt: skip
     """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
     x_test, y_test = test or (x, y)
     held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]

@@ -26,6 +26,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
 from tests import small
 from tests.algorithms.digits import data, problem
+from tests.conftest import each
 
 
 class Undefined(Probe):
@@ -55,10 +56,7 @@ def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None
     assert not any(word in summary for word in ("test_auc", "NaN"))
 
 
-@pytest.mark.parametrize(
-    ("data", "times"),
-    [("digits", 1), ({"name": "digits", "test": {"fraction": 0.4}}, 1), ("without 8 and 10", 1), ("digits", 400)],
-)
+@each(("digits", 1), ({"name": "digits", "test": {"fraction": 0.4}}, 1), ("without 8 and 10", 1), ("digits", 400))
 def test_in_a_run(data: Any, times: int) -> None:
     """In the third case no test sample is an 8, which is answered, and no sample at all is of an eleventh class. In the
     last one images are so bright that most probabilities are below 1e-14; their order counts, too."""

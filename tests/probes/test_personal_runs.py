@@ -100,9 +100,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
 
 
-@pytest.mark.parametrize(
-    ("method", "rounds"), [("fedavg", [2, 3, 4]), ("local-only", [2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4])]
-)
+@each(("fedavg", [2, 3, 4]), ("local-only", [2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4]))
 def test_when(method: str, rounds: list[int]) -> None:
     """Tested every 2 rounds, personally every 3, in each case also in the last, 4. Generic accuracy is measured in
     every evaluated round if a global model or unchanged kept models answer."""
@@ -114,9 +112,7 @@ def test_when(method: str, rounds: list[int]) -> None:
         assert all(row["generic_accuracy"] == row["test_accuracy"] for row in found)
 
 
-@pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold", "local-only", "fedproto", "perfedavg", "knnper", "fedrep", "fedrod", "fedgela"]
-)
+@each("fedavg", "scaffold", "local-only", "fedproto", "perfedavg", "knnper", "fedrep", "fedrod", "fedgela")
 def test_a_run_does_not_notice(method: Any) -> None:
     """Nothing of the state differs in a bit, though fine-tuning draws batches and dropout; nor do other metrics."""
     model = "tests.probes.probed:Careful"

@@ -168,9 +168,7 @@ class Declares(Probe):
         return dict.fromkeys(self.given, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [("travveled", "travelled"), ("acuracy_class_3", r"accuracy_class_\*"), ("wast", "waste")]
-)
+@each(("travveled", "travelled"), ("acuracy_class_3", r"accuracy_class_\*"), ("wast", "waste"))
 def test_a_metric_that_is_like_a_declared_one_is_refused(given: str, meant: str) -> None:
     own = {"name": "tests.probes.test_registry:Declares", "given": [given]}
     said = f"measures {given}, which it does not declare; did you mean {meant}\\? Otherwise declare both in `met"

@@ -28,16 +28,13 @@ REPOSITORY = Path(__file__).parents[2]
 SWEEP: dict[str, Any] = {
     "name": "small",
     "base": {
-        "data": "digits",
-        "clients": {"total": 10, "per_round": 3},
-        "model": {"name": "mlp", "hidden": [8]},
+        "data": "digits", "clients": {"total": 10, "per_round": 3}, "model": {"name": "mlp", "hidden": [8]},
         "partition": {"name": "dirichlet", "alpha": 0.5},
-        "training": {"rounds": 12, "local_epochs": 1, "batch_size": 50, "lr": 0.1},
-        "evaluation": {"every": 1},
+        "training": {"rounds": 12, "local_epochs": 1, "batch_size": 50, "lr": 0.1}, "evaluation": {"every": 1},
         "runtime": {"checkpoint_every": 2},
     },
     "grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.05}, {"name": "scaffold"}], "seed": [0, 1]},
-}
+}  # fmt: skip
 
 
 def fedray(folder: Path, *arguments: str, module: str = "fedray", **variables: str) -> subprocess.Popen[str]:

@@ -74,15 +74,9 @@ def test_metrics_over_clients_are_the_printed_deviations() -> None:
 
 
 def run(
-    algorithm: dict[str, Any],
-    partition: dict[str, Any],
-    seed: int = 0,
-    data: str = "cifar10",
-    model: str = "lenet",
-    total: int = 100,
-    per_round: float = 10,
-    rounds: int = 800,
-) -> dict[str, Any]:
+    algorithm: dict[str, Any], partition: dict[str, Any], seed: int = 0, data: str = "cifar10", model: str = "lenet",
+    total: int = 100, per_round: float = 10, rounds: int = 800,
+) -> dict[str, Any]:  # fmt: skip
     name = "-".join(map(str, [*algorithm.values(), *partition.values(), data, model, total, seed]))
     method, clients = parse_algorithm(algorithm).list_options(), {"total": total, "per_round": per_round}
     config = sections(method, clients, {"name": model}, partition, data={"name": data}, runtime={})

@@ -212,12 +212,9 @@ def refuse(
 
 
 @each(
-    ((Path, "stat"), "client-*"),
-    ((Path, "read_bytes"), "client-*"),
-    ((Path, "read_bytes"), "server-2*"),
-    ((Path, "read_bytes"), "checkpoint-2.json"),
-    ((os, "listdir"), "cell"),
-)
+    ((Path, "stat"), "client-*"), ((Path, "read_bytes"), "client-*"), ((Path, "read_bytes"), "server-2*"),
+    ((Path, "read_bytes"), "checkpoint-2.json"), ((os, "listdir"), "cell"),
+)  # fmt: skip
 def test_what_the_file_system_refuses_for_now_is_no_damage(
     access: tuple[Any, str], name: str, simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

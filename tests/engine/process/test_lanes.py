@@ -573,14 +573,10 @@ def changed(setting: str, value: Any) -> Iterator[None]:
 def settings() -> tuple[Any, ...]:
     """Return the settings that a caller can have made."""
     return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.get_float32_matmul_precision(),
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(), torch.get_default_device(), torch.get_float32_matmul_precision(),
         torch.get_num_threads(),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

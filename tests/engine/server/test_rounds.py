@@ -164,10 +164,7 @@ def test_it_is_printed_and_logged(project: Path, call: Call) -> None:
     assert "profile.json" in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "epochs", "loss"),
-    [("uniform", 1, 47.28125), ("samples", 1, 46.875), ("uniform", 2, 40 + (4.8125 + 5.025390625) / 2)],
-)
+@each(("uniform", 1, 47.28125), ("samples", 1, 46.875), ("uniform", 2, 40 + (4.8125 + 5.025390625) / 2))
 def test_training_loss_on_quadratics(aggregation: str, epochs: int, loss: float) -> None:
     """A sample's loss is 40 + f. Client 0: f0(0) = 8.5. Client 1: f1(0) = 8.5, then f1'(2, -1.5) = 3.625: their mean
     6.0625. Of both ½ (8.5 + 6.0625), or ⅓ 8.5 + ⅔ 6.0625.

@@ -252,13 +252,10 @@ def test_a_sweep_runs_the_code_that_it_began_with(local_ray: None, project: Path
     (project / "helper.py").write_text("FACTOR = 0.5\n")
     base = sections("edited:Edited", training={"rounds": 2, "lr": 0.1})
     sweep = {
-        "name": "edited",
-        "base": base | {"runtime": {"actors": 2}},
-        "tune": {"seeds": [1], "validation": {"fraction": 0.2}},
-        "search": {"training.momentum": {"choice": [0.0]}},
-        "samples": 1,
-        "final": {"seeds": [0]},
-    }
+        "name": "edited", "base": base | {"runtime": {"actors": 2}},
+        "tune": {"seeds": [1], "validation": {"fraction": 0.2}}, "search": {"training.momentum": {"choice": [0.0]}},
+        "samples": 1, "final": {"seeds": [0]},
+    }  # fmt: skip
     assert call("sweep", str(write(project, sweep))).done.count("1 finished") == 2, "the tune stage and the final one"
     assert (project / "edited.py").read_text() == "raise SystemExit"
     halved = fedray.simulate(base | {"algorithm": "fedavg", "training": {"rounds": 2, "lr": 0.05}, "seed": 0})

@@ -357,13 +357,9 @@ def test_a_seed_is_no_setting() -> None:
 
 
 @each(
-    ("choice", [0.3, 0.1, 0.2], 0.1, 0.2),
-    ("choice", ["all", "body"], None, "all"),
-    ("randint", [1, 5], 4, 3),
-    ("uniform", [0, 2], 0.09, 0.11),
-    ("uniform", [1, 1], None, 1.0),
-    ("loguniform", [0.01, 1], 0.012, 0.02),
-)
+    ("choice", [0.3, 0.1, 0.2], 0.1, 0.2), ("choice", ["all", "body"], None, "all"), ("randint", [1, 5], 4, 3),
+    ("uniform", [0, 2], 0.09, 0.11), ("uniform", [1, 1], None, 1.0), ("loguniform", [0.01, 1], 0.012, 0.02),
+)  # fmt: skip
 def test_the_edge_is_where_the_range_ends(kind: str, bounds: list[Any], at_edge: Any, inside: Any) -> None:
     """log 1.2 / log 100 = 0.04 of the range of two decades, log 2 / log 100 = 0.15."""
     assert at_edge is None or is_at_edge(at_edge, {kind: bounds}, bounds)

@@ -256,12 +256,9 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
 
 
 @each(
-    ("scaffold", None, True, False),
-    ("scaffold", None, False, True),
-    ("scaffold", True, True, True),
-    ("fedrep", None, True, True),
-    ("local-only", None, True, True),
-)
+    ("scaffold", None, True, False), ("scaffold", None, False, True), ("scaffold", True, True, True),
+    ("fedrep", None, True, True), ("local-only", None, True, True),
+)  # fmt: skip
 def test_a_finished_cell_drops_its_clients_states(algorithm: str, keep: bool | None, arrives: bool, left: bool) -> None:
     """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models. Only then may
     another sweep take the cell."""
