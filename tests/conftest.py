@@ -125,6 +125,13 @@ def project(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working folder, below which the storage is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDRAY_STORAGE", raising=False)
+
+
+@pytest.fixture
 def port() -> int:
     """A free port of this machine, for a server that a test starts."""
     with socket.create_server(("127.0.0.1", 0)) as found:

@@ -19,6 +19,7 @@ from tests.bad_input import calls, data, settings, sweeps
 from tests.bad_input.case import BASE, RUN, Case
 from tests.conftest import Call, work_in
 
+pytestmark = pytest.mark.usefixtures("nowhere")
 CASES = {
     f"{module.__name__.rpartition('.')[2]}: {name}": case
     for module in (settings, data, sweeps, calls)
@@ -107,11 +108,6 @@ IN_A_SWEEP: list[tuple[dict[str, Any], str]] = [
     ({"tune": {"seed": [1]}, "final": {"seeds": [2]}}, "tune: unknown name 'seed'; did you mean 'seeds'?"),
     ({"names": {"Slow": "S"}, "base": BASE | OWN}, "'slow'"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(("change", "words"), IN_A_SWEEP, ids=lambda value: str(value)[:40])

@@ -29,11 +29,7 @@ from tests.conftest import Call
 from tests.small import sections
 from tests.tracking.proxy import Dying, Killed, Quiet, serving
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working folder is the store's."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:

@@ -238,14 +238,11 @@ def secret_in(text: str) -> bool:
 ADDRESSES = [URI.replace("http:", kind) for kind in ("http:", "postgresql:", "foo:")]
 
 
-@pytest.mark.parametrize(
-    ("line", "uri"),
-    [
-        *((line, ADDRESSES[0]) for line in ("sweep sweep.yaml --dry-run", "ui", "sweep sweep.yaml")),
-        *(("run run.yaml", uri) for uri in (*ADDRESSES, URI.replace("127.0.0.1:9", "["), PASSWORD)),
-    ],
+@each(
+    *((line, ADDRESSES[0]) for line in ("sweep sweep.yaml --dry-run", "ui", "sweep sweep.yaml")),
+    *(("run run.yaml", uri) for uri in (*ADDRESSES, URI.replace("127.0.0.1:9", "["), PASSWORD)),
 )
-def test_commands_hide_addresses(here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str, uri: str) -> None:
+def test_commands_hide_addresses(line: str, uri: str, here: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     base = {key: value for key, value in RUN.items() if key != "runtime"}
     (here / "run.yaml").write_text(yaml.safe_dump(RUN))
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))

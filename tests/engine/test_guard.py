@@ -489,16 +489,14 @@ class MixedUploads(Algorithm):
         return {"h": Sum(torch.ones(2), wide=c.samples % 2 == 0)}
 
 
-def test_the_uploads_of_a_name_have_one_unit() -> None:
-    with small.refused("algorithm: an upload 'h' is a wide sum from one client and a plain one from"):
-        run(small.problem(f"{HERE}:MixedUploads", (4, 4), 4, 0.5, training={"rounds": 1}), InlineBackend())
-
-
-@pytest.mark.parametrize("each", [False, True])
-def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
-    method, training = {"name": f"{HERE}:UnequalUploads", "each": each}, {"rounds": 1, "local_steps": 1}
-    with pytest.raises(UserError, match=r"^algorithm: an upload 'h' has shape \(\d+,\) from one client and \(\d+,\)"):
-        run(small.problem(method, (4, 4), 4, 0.5, training=training), InlineBackend())
+@each(
+    ({"name": f"{HERE}:MixedUploads"}, "is a wide sum from one client and a plain one from"),
+    ({"name": f"{HERE}:UnequalUploads", "each": False}, r"has shape \(\d+,\) from one client and \(\d+,\)"),
+    ({"name": f"{HERE}:UnequalUploads", "each": True}, r"has shape \(\d+,\) from one client and \(\d+,\)"),
+)
+def test_the_uploads_of_a_name_have_one_unit_and_one_shape(method: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"^algorithm: an upload 'h' {said}"):
+        run(small.problem(method, (4, 4), 4, 0.5, training={"rounds": 1, "local_steps": 1}), InlineBackend())
 
 
 def test_the_uploads_of_a_name_have_one_shape_in_all_processes() -> None:

@@ -28,6 +28,7 @@ from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 from tests.bad_input.case import BASE
 from tests.conftest import Call, Hide
 
+pytestmark = pytest.mark.usefixtures("nowhere")
 HASHES = ("0123456789abcdef", "fedcba9876543210")
 
 
@@ -135,11 +136,6 @@ def test_an_extra_that_is_not_installed(here: Path, empty_store: Path, call: Cal
     assert (code, err) == (2, "fedray: runtime.mirror: wandb is not installed; pip install 'fedray[wandb]' adds it\n")
     assert sorted(here.rglob("*")) == before
     assert (here / "mlflow.db").read_bytes() == empty_store.read_bytes()
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def labelled(algorithm: dict[str, Any], alpha: float, seed: int) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
     assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1, "a long title has two lines"
 
 
-def test_bars_of_layers_at_a_round(store: Tracker) -> None:
+def test_bars_of_layers_at_a_round(store: Tracker, tmp_path: Path) -> None:
     """Layers in their own order (fc2 before fc10), mean of the seeds; round 1, or the last one."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(FEDAVG, 0.5, 0)]
     layers = [rows(lambda_fc10=(1, 2), lambda_fc2=(3, 4)), rows(lambda_fc10=(3, 6), lambda_fc2=(5, 6)), history(1, 2)]
@@ -92,6 +92,8 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
         assert [patch.get_height() for patch in drawn.patches] == heights
     with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
         draw_bars(collect("sweep"), "lambda", 3)
+    main("sweep", "bars", metric="lambda", out=tmp_path)
+    assert [path.suffix for path in sorted(tmp_path.glob("sweep-*"))] == [".pdf", ".png"]
 
 
 def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart"], "no dot is filled"
 
 
-def test_classes_by_round(store: Tracker) -> None:
+def test_classes_by_round(store: Tracker, tmp_path: Path) -> None:
     """Classes down in their own order, rounds across; the mean of two seeds."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
     seeds = ((1, 2), (3, 4)), ((3, 4), (5, 6))
@@ -158,6 +160,8 @@ def test_classes_by_round(store: Tracker) -> None:
     ((name, figure),) = draw_classes(collect("sweep")).items()
     assert name == "fedavg dirichlet α=0.5"
     assert figure.axes[0].collections[0].get_array().tolist() == [[4, 5], [2, 3]]
+    main("sweep", "class-accuracy", out=tmp_path)
+    assert [path.suffix for path in sorted(tmp_path.glob("sweep-*"))] == [".pdf", ".png"]
 
 
 def test_partitions_need_no_runs(store: Tracker) -> None:

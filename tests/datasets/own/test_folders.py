@@ -19,6 +19,7 @@ from tests import small
 from tests.conftest import each
 from tests.datasets.files import load
 
+pytestmark = pytest.mark.usefixtures("nowhere")
 COLOURS = {"cat": (10, 20, 30), "dog": (40, 50, 60)}
 
 
@@ -255,11 +256,6 @@ OWN = """age,sex,ward,kind,part
 5,m,b,yes,test
 """
 STYLES = ["1,5", "1_000", "5%", "3 kg", "<0.01", "\u0661\u0662", "'5'", "NA", "inf", "m"]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def load_table(content: str | bytes = OWN, **options: Any) -> Dataset:

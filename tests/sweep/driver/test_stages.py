@@ -4,7 +4,6 @@ search's draws, which keep their values, and the best of them."""
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,12 +39,7 @@ FILE: dict[str, Any] = {
     "tune": {"seeds": [10, 11], "validation": {"fraction": 0.2}},
     "final": {"seeds": [0, 1, 2]},
 }
-
-
-@pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without a store."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def file(**changes: Any) -> Sweep:

@@ -20,6 +20,7 @@ from fedray.sweep.single import pick_point
 from fedray.sweep.stages import make_tune_stage
 from fedray.sweep.sweep import Sweep
 from tests import small
+from tests.conftest import each
 from tests.sweep.running import write
 
 
@@ -147,21 +148,18 @@ def test_a_base_is_changed_other_keys_are_replaced_and_shipped_sweeps_extended(f
     assert list(sweep.points) == list(changed.points) != list(shipped.points)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("extends: 3\nname: own", "extends: found 3; a sweep's name or file is required"),
-        ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
-        ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
-        ("extends: other\nname: own", "extends: 'other': there is no such file and no shipped"),
-        ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
-        ("extends: own.yaml\nname: own", "own.yaml: extends: the file extends itself"),
-        ("extends: other.yaml", "own.yaml: name: a sweep that extends .*other.yaml needs a name of its own"),
-        ("extends: other.yaml\nname: own\nbase: 3", "own.yaml: base: found 3, which is not a mapping"),
-        ("extends: other.yaml\nname: own\nbase: {training.lr.x: 1}", "own.yaml: base: lr.x: lr holds 0.1, which has"),
-    ],
+@each(
+    ("extends: 3\nname: own", "extends: found 3; a sweep's name or file is required"),
+    ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
+    ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
+    ("extends: other\nname: own", "extends: 'other': there is no such file and no shipped"),
+    ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
+    ("extends: own.yaml\nname: own", "own.yaml: extends: the file extends itself"),
+    ("extends: other.yaml", "own.yaml: name: a sweep that extends .*other.yaml needs a name of its own"),
+    ("extends: other.yaml\nname: own\nbase: 3", "own.yaml: base: found 3, which is not a mapping"),
+    ("extends: other.yaml\nname: own\nbase: {training.lr.x: 1}", "own.yaml: base: lr.x: lr holds 0.1, which has"),
 )
-def test_what_cannot_be_extended(folder: Path, text: str, message: str) -> None:
+def test_what_cannot_be_extended(text: str, message: str, folder: Path) -> None:
     with pytest.raises(UserError, match=message):
         Sweep.load(save(folder, text))
 

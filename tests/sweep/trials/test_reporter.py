@@ -35,13 +35,7 @@ from tests.conftest import each
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
 FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(Status.FINISHED), [ROW])}
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The storage is below the working folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRAY_STORAGE", raising=False)
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 class Told:
