@@ -23,7 +23,7 @@ from fedray.probes.probe import EvaluatedRound, Probe
 from tests import small
 from tests.algorithms.digits import final, states
 
-PARTLY = {"model": "tests.algorithms.test_personal_methods:Partly", "batch_size": 18}
+PARTLY = {"model": "tests.algorithms.test_methods:Partly", "batch_size": 18}
 """A frozen layer, BatchNorm, dropout."""
 NORMALISED = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
 

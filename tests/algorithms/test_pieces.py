@@ -69,17 +69,6 @@ def test_fedsol_does_not_follow_noise() -> None:
     assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
 
 
-REDUCTIONS = [
-    ("fedgloss rho=0 alpha=0.3 rho_l=0", "feddyn alpha=0.3"),
-    ("fedwmsam rho=0 adaptive=false variates=false alpha=0.3", "fedcm alpha=0.3"),
-    ("fedgen hidden=12 noise=4 steps=3 epochs=0", "fedavg"),
-    ("feddisco a=0 b=0", "fedavg"),
-    ("fedrep body_epochs=2", "fedbabu"),
-    ("fedala threshold=1.0e-9 start_epochs=11", "fedala start_epochs=11"),  # never settles
-    ("fedala threshold=1.0e+9 start_epochs=30", "fedala start_epochs=11"),  # at the first chance
-]
-
-
 def parse(text: str) -> str | dict[str, Any]:
     """`name option=value ...` as an algorithm section."""
     name, *options = text.split()
@@ -87,7 +76,15 @@ def parse(text: str) -> str | dict[str, Any]:
     return {"name": name, **{key: yaml.safe_load(value) for key, _, value in values}} if options else name
 
 
-@pytest.mark.parametrize(("left", "right"), REDUCTIONS)
+@each(
+    ("fedgloss rho=0 alpha=0.3 rho_l=0", "feddyn alpha=0.3"),
+    ("fedwmsam rho=0 adaptive=false variates=false alpha=0.3", "fedcm alpha=0.3"),
+    ("fedgen hidden=12 noise=4 steps=3 epochs=0", "fedavg"),
+    ("feddisco a=0 b=0", "fedavg"),
+    ("fedrep body_epochs=2", "fedbabu"),
+    ("fedala threshold=1.0e-9 start_epochs=11", "fedala start_epochs=11"),  # never settles
+    ("fedala threshold=1.0e+9 start_epochs=30", "fedala start_epochs=11"),  # at the first chance
+)
 def test_reduction(left: str, right: str) -> None:
     assert torch.equal(final(parse(left)).theta, final(parse(right)).theta)
 

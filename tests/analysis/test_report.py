@@ -16,18 +16,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from fedray.analysis import report
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.plots.curves import count_lines, draw_curves, draw_multiples
-from fedray.analysis.report import (
-    _describe_hours,
-    _draw_curves,
-    _draw_sections,
-    _show,
-    main,
-    make_page,
-    measure_hours,
-    split_settings,
-)
 from fedray.cells.cell import Cell
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
@@ -51,7 +42,7 @@ def paged(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterat
         finished = (history(*[0] * 8, 60 + k, 70 + k) for k in range(6))
         write(Tracker(), cells, [*finished, ("diverged", 9)], "<b>sweep")
         sweep = collect("<b>sweep")
-        yield sweep, make_page(sweep, ["last10_test_accuracy", "test_accuracy"])
+        yield sweep, report.make_page(sweep, ["last10_test_accuracy", "test_accuracy"])
 
 
 def with_picture(store: Tracker) -> None:
@@ -78,15 +69,15 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     assert own == (2.5, 12.5), "the mean of cells 2 and 3"
     assert len(others) == 9
     assert figure.get_label() == "grey: the other methods; mean over 2 seeds"
-    (uri,) = (uri for _, uri in _show({"": figure}))
-    (common,) = _show(draw_curves(found))
-    assert _draw_curves(found) == [common, ("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
+    (uri,) = (uri for _, uri in report._show({"": figure}))
+    (common,) = report._show(draw_curves(found))
+    assert report._draw_curves(found) == [common, ("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
     write(store, cells[:12], [50] * 12, name="six")
     write(store, [cell({"name": "fedsam", "rho": rho}, 0.1, 0) for rho in (1, 2)], [history(50)] * 2, name="once")
     (figure,) = draw_multiples(collect("once")).values()
     assert {line.get_marker() for area in figure.axes for line in area.lines} == {"o"}, "one round is a dot"
     assert count_lines(found) == 9
-    ((said, _),) = _draw_curves(collect("six"))
+    ((said, _),) = report._draw_curves(collect("six"))
     assert said == "band: ± standard deviation over 2 seeds", "six share a panel"
 
 
@@ -117,7 +108,7 @@ def test_a_page_says_the_state_of_a_sweep_and_no_commands(store: Tracker) -> Non
     write(store, cells[1:], [60, None])
     parent = store.open_sweep(sheet("sweep", cells[1:]))
     write_run(store, cells[2], [], Ending(Status.INTERRUPTED, INTERRUPTED), parent=parent)
-    text = make_page(collect("sweep"), [DEFAULT])
+    text = report.make_page(collect("sweep"), [DEFAULT])
     assert "1 finished cell of this name is not among these; tables leave them out: the file" in text
     assert "<li>1 of 2 cells interrupted" in text
     assert f"<li>interrupted: {cells[2]['label']} (" in text
@@ -128,14 +119,14 @@ def test_a_page_says_the_state_of_a_sweep_and_no_commands(store: Tracker) -> Non
 
 def test_three_seeds_have_a_picture_of_their_differences(store: Tracker) -> None:
     write(store, [cell(method, 0.1, seed) for method in (FEDAVG, SMALL) for seed in range(3)], [50, 51, 52, 53, 54, 56])
-    text = make_page(collect("sweep"), ["final_test_accuracy"])
+    text = report.make_page(collect("sweep"), ["final_test_accuracy"])
     assert text.count('alt="Difference from fedavg"') == 1
     assert "<figcaption>mean over 3 seeds; line: its 95% interval, uncorrected</figcaption>" in text
 
 
 def test_pictures_settings_environment(store: Tracker) -> None:
     with_picture(store)
-    text = make_page(collect("drawn"), ["test_accuracy"])
+    text = report.make_page(collect("drawn"), ["test_accuracy"])
     assert 'id="missing"' not in text
     assert "what it is about" in text
     assert '<p>training.rounds 100; all <a href="#settings">settings</a></p>' in text, "the others are not in the file"
@@ -194,7 +185,7 @@ def test_none_is_a_value_of_a_key_that_no_component_lacks(store: Tracker) -> Non
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     cells[1]["config"]["training"] = {"clip_norm": 10}
     write(store, cells, (60, 61))
-    same, several = split_settings(collect("sweep").cells)
+    same, several = report.split_settings(collect("sweep").cells)
     assert several == [("algorithm.name", "fedavg, fedsam"), ("training.clip_norm", "none, 10")]
     assert [one["value"] for one in same if one["key"] == "algorithm.rho"] == ["0.1 (fedsam)"]
 
@@ -203,11 +194,11 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     """ρ has three values, α two: one picture, between the curves and the partitions."""
     cells = [cell({"name": "fedsam", "rho": rho}, alpha, 0) for rho in (0.1, 0.2, 0.5) for alpha in (0.1, 0.5)]
     write(store, cells, range(60, 66))
-    sections = list(_draw_sections(collect("sweep"), DEFAULT))
+    sections = list(report._draw_sections(collect("sweep"), DEFAULT))
     assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
     ((name, _),) = sections[1].pictures
     assert name.startswith("ρ (algorithm.rho); one seed; mean of the tests in ")
-    headings = [section.heading for section in _draw_sections(collect("sweep"), "rounds_to:99")]
+    headings = [section.heading for section in report._draw_sections(collect("sweep"), "rounds_to:99")]
     assert headings == ["Learning curves", "Partitions"], "nobody gets there"
 
 
@@ -224,7 +215,7 @@ def test_cells_have_accuracies_and_links(paged: tuple[SweepTable, str], monkeypa
     monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.view.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
-    text = make_page(sweep, ["last10_test_accuracy"])
+    text = report.make_page(sweep, ["last10_test_accuracy"])
     links = [link for link in Page(text).links if "/runs/" in link]
     assert len(links) == 7, "one run has not begun"
     assert f'title="{sweep.cells["run_id"][0]}">{cells[0][3]}</a>' in text
@@ -235,22 +226,22 @@ def test_cells_have_accuracies_and_links(paged: tuple[SweepTable, str], monkeypa
 
 def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [60, ("pruned", 60), ("stopped", 60)])
-    text = make_page(collect("sweep"), ["last10_test_accuracy"])
+    text = report.make_page(collect("sweep"), ["last10_test_accuracy"])
     found = Page(text)
     assert "missing" not in found.ids
     assert found.headings[0] == "Ended early"
     early = text[text.index('id="early"') : text.index('id="results"')]
     assert "1 pruned by the scheduler, 1 stopped by `stop` or a callback" in early
     write(store, [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)], [("stopped", history(70, 80))] * 2, name="all")
-    assert {"comparison", "curves"} <= {*Page(make_page(collect("all"), ["rounds_to:80"])).ids}
-    assert "comparison" not in Page(make_page(collect("all"), ["last10_test_accuracy"])).ids
+    assert {"comparison", "curves"} <= {*Page(report.make_page(collect("all"), ["rounds_to:80"])).ids}
+    assert "comparison" not in Page(report.make_page(collect("all"), ["last10_test_accuracy"])).ids
     assert re.findall(r"<li>(\w+: \S+)", early) == ["pruned: fedsam-0.1-0.5-0", "stopped: fedsam-0.5-0.5-0"]
 
 
 def test_clients_and_classes(store: Tracker) -> None:
     """A line per method, and the matrices folded away."""
     write_clients(store)
-    found = Page(make_page(collect("sweep"), ["test_accuracy"]))
+    found = Page(report.make_page(collect("sweep"), ["test_accuracy"]))
     assert {"clients", "confusion"} <= set(found.ids)
     header, one, other = found.tables["fairness"]
     assert header == ["setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds"]
@@ -260,7 +251,7 @@ def test_clients_and_classes(store: Tracker) -> None:
 
 def test_without_any_run(store: Tracker) -> None:
     store.open_sweep(sheet("planned", [cell(FEDAVG, 0.5, 0)]))
-    text = make_page(collect("planned"), ["last10_test_accuracy"])
+    text = report.make_page(collect("planned"), ["last10_test_accuracy"])
     assert "No finished run to draw." in text
     assert "no run yet" in text
 
@@ -269,7 +260,7 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     """The console is empty; a request to the network would be reported there, as the policy refuses it. Pictures load.
     Scripts are forbidden too; a copy without the policy measures the pictures."""
     with_picture(store)
-    main("drawn", "test_accuracy", out=tmp_path / "page.html")
+    report.main("drawn", "test_accuracy", out=tmp_path / "page.html")
     dom, console = opened(tmp_path / "page.html")
     assert console == []
     assert dom.count("<img") == 2
@@ -321,7 +312,7 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
     (found,) = find_runs(store.client, store.experiment, [lost["hash"]])
     store.client.delete_run(found.info.run_id)
     run(cell(FEDAVG, 0.6, 0), 100, sweep="another")
-    assert _describe_hours(measure_hours(collect("s"))) == [
+    assert report._describe_hours(report.measure_hours(collect("s"))) == [
         "finished and shown: 3 runs, 13 hours, 34 CPU-hours, 6 GPU-hours",
         "s-smoke: finished: 1 run, 0.25 hours, 0.25 CPU-hours, 0 GPU-hours",
         "s/tune: failed: 1 run, 0.5 hours, 0.5 CPU-hours, 0 GPU-hours",
@@ -344,7 +335,7 @@ def test_hours_of_all_blocks_are_counted(store: Tracker) -> None:
         run(final, 5, sweep=f"s/{k}")
         run(final, 1 + k, sweep=f"s/{k}", again=True)
         run(tune, 3 + k, sweep=f"s/{k}/tune")
-    hours = measure_hours(collect("s")).groupby("what")["hours"].sum().to_dict()
+    hours = report.measure_hours(collect("s")).groupby("what")["hours"].sum().to_dict()
     tuned = {"s/0/tune: finished": 3, "s/1/tune: finished": 4}
     assert hours == tuned | {"finished and shown": 3, "s/0: superseded": 5, "s/1: superseded": 5}
 
@@ -368,9 +359,9 @@ def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected
     else:
         client.set_tag(made.id, "fedray.seconds", tag)
     sweep = collect("s")
-    (hours,) = measure_hours(sweep)["hours"]
+    (hours,) = report.measure_hours(sweep)["hours"]
     assert 3600 * hours == pytest.approx(np.nan if expected is None else expected, nan_ok=True)
-    assert "2 killed calls are not included" in _describe_hours(measure_hours(sweep))[0]
+    assert "2 killed calls are not included" in report._describe_hours(report.measure_hours(sweep))[0]
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

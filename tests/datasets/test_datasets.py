@@ -428,7 +428,9 @@ MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
 VAL, RAW = "tiny-imagenet-200/val/val_annotations.txt", "MNIST/raw/train-images-idx3-ubyte"
 LESION = "fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"
 MADE_OR_OWN = {"arrays", "digits", "npz", "folder", "domains", "csv", "synthetic", "synthetic_text"}
-WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
+
+
+@each(
     ("mnist", truncate(RAW), ["mnist", "cannot be read"]),
     ("mnist", of_mnist(train=files.pixels(60, 27, 28)), ["(1, 27, 28)", "(1, 28, 28)"]),
     ("mnist", of_mnist(train_y=np.full(60, 10)), ["10..10", "0..9"]),
@@ -469,12 +471,9 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
     ("cinic10", replace_by_pipe("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "regular file"]),
     ("mnist", replace_by_pipe(RAW), [RAW, "is not a file"]),
-]
-
-
-@pytest.mark.parametrize(("name", "spoil", "words"), WRONG)
+)
 def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
-    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, spoil: Callable[[Path], None], words: list[str]
+    name: str, spoil: Callable[[Path], None], words: list[str], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     MAKE[name](root, monkeypatch)
     load(name)

@@ -145,19 +145,16 @@ def test_a_finished_run_drops_its_clients_and_keeps_model_and_hash(simulation: S
     assert [state.round for state in make_rounds(simulation, Checkpoints(tmp_path))] == [9]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("round", "2", "round\n  Input should be a valid integer"),
-        ("round", 7, "it is of round 7"),
-        ("history", [], ""),
-        ("history", [{"round": 2}, {"round": 1}], "its evaluated rounds are [2, 1]; it is of round 2"),
-        ("clients", {"x": [1, "a", 2]}, "clients.x.[key]\n  Input should be a valid integer"),
-        ("tables", {"clients": 3}, "tables.clients\n  Input should be an object"),
-    ],
+@each(
+    ("round", "2", "round\n  Input should be a valid integer"),
+    ("round", 7, "it is of round 7"),
+    ("history", [], ""),
+    ("history", [{"round": 2}, {"round": 1}], "its evaluated rounds are [2, 1]; it is of round 2"),
+    ("clients", {"x": [1, "a", 2]}, "clients.x.[key]\n  Input should be a valid integer"),
+    ("tables", {"clients": 3}, "tables.clients\n  Input should be an object"),
 )
 def test_the_fields_of_a_manifest_are_checked(
-    simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str, value: object, line: str
+    key: str, value: object, line: str, simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each field of a manifest, with a right checksum; a run may have evaluated no round yet."""
     store, file = Checkpoints(tmp_path, "mine"), tmp_path / "checkpoint-2.json"

@@ -553,7 +553,7 @@ def test_shares_of_a_gpu_hold_the_context(monkeypatch: pytest.MonkeyPatch, gib: 
 def hashes(seed: int = 0) -> tuple[str, str]:
     """Return the hashes of two rounds with dropout, so that every step draws."""
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 60}
-    model = "tests.algorithms.test_personal_methods:Partly"
+    model = "tests.algorithms.test_methods:Partly"
     config = small.sections("fedavg", model=model, training=training, seed=seed)
     summary = fedray.simulate(config, progress=False).summary()
     return summary["theta_sha256"], summary["state_sha256"]

@@ -19,7 +19,8 @@ from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
 from tests import small
 from tests.conftest import Call, Hide, each
 
-SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
+
+@each(
     ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
     ({"name": "mcmahan_cnn"}, (3, 28, 28), 10, 1_664_970),
     ({"name": "resnet18"}, (3, 32, 32), 100, 11_227_812),
@@ -30,10 +31,7 @@ SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
     ({"name": "resnet50", "stem": "cifar", "norm": "batch"}, (3, 32, 32), 10, 23_520_842),
     # torchvision's EfficientNet-B0 without its head, 84 features of 1280, 8 classes
     ({"name": "efficientnet_b0", "projection": 84}, (3, 200, 200), 8, 5_288_548 - 1_281_000 + 1281 * 84 + 85 * 8),
-]
-
-
-@pytest.mark.parametrize(("options", "shape", "classes", "count"), SIZES)
+)
 def test_published_sizes(options: dict[str, Any], shape: tuple[int, ...], classes: int, count: int) -> None:
     assert count_parameters(make_model_spec(options), shape, classes) == (count, count)
 
