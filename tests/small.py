@@ -25,11 +25,9 @@ def sections(
         "data": "digits",
         "partition": {"name": "dirichlet", "alpha": partition} if isinstance(partition, float) else partition,
         "clients": dict(zip(("total", "per_round"), clients, strict=True)) if isinstance(clients, tuple) else clients,
-        "model": {"name": "mlp", "hidden": [model]} if isinstance(model, int) else model,
-        "algorithm": algorithm,
-        "runtime": {"backend": "inline"},
-        **other,
-    }
+        "model": {"name": "mlp", "hidden": [model]} if isinstance(model, int) else model, "algorithm": algorithm,
+        "runtime": {"backend": "inline"}, **other,
+    }  # fmt: skip
 
 
 def config(*args: Any, **options: Any) -> RunConfig:

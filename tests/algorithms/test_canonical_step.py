@@ -67,12 +67,10 @@ def test_batches_are_means_over_what_they_hold() -> None:
 
 
 @each(
-    ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]),
-    ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
-    ({"batch_size": 4, "local_steps": 1}, [4]),
-    ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
+    ({"batch_size": 4, "local_epochs": 2}, [4, 4, 2, 4, 4, 2]), ({"batch_size": 4, "local_steps": 4}, [4, 4, 2, 4]),
+    ({"batch_size": 4, "local_steps": 1}, [4]), ({"batch_size": "full", "local_epochs": 3}, [10, 10, 10]),
     ({"batch_size": 64, "local_epochs": 1}, [10]),
-)
+)  # fmt: skip
 def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     """Ten samples: every epoch is a permutation, cut in order; `steps` knows the number beforehand."""
     training = Training(**options)

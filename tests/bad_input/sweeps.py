@@ -12,11 +12,9 @@ from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 LR, FINAL, LONG = {"training.lr": {"loguniform": [0.01, 1]}}, {"seeds": [7]}, "x" * 300
 
 DRAWS: list[tuple[str, list[object], str]] = [
-    ("choice", [], "a list of values, at least one"),
-    ("loguniform", [0, 1], "[LOW, HIGH], above 0"),
-    ("randint", [1.5, 3], "[LOW, HIGH), integers"),
-    ("uniform", [1, 0], "[LOW, HIGH]"),
-]
+    ("choice", [], "a list of values, at least one"), ("loguniform", [0, 1], "[LOW, HIGH], above 0"),
+    ("randint", [1.5, 3], "[LOW, HIGH), integers"), ("uniform", [1, 0], "[LOW, HIGH]"),
+]  # fmt: skip
 
 WORDS: dict[str, str] = {
     "grid: {algorithm.rho: [0.1, -0.1]}": "algorithm.rho: found -0.1; input should be greater than or equal to 0",

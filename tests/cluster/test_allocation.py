@@ -126,9 +126,7 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
     assert simulation.backend is first
 
 
-def test_a_run_goes_on_where_no_ray_can_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_goes_on_if_no_ray_can_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Here any run pays."""
 
     def refuse(*_: Any) -> None:
@@ -161,9 +159,7 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, p
     assert made.data.tags["fedray.state_sha256"] in undisturbed(sweep).values()
 
 
-def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
-    idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_leaves_no_room_idle(idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for three actors of 2.5 of the eight CPUs, two cells: 3 / 2, then all that is left."""
     given, give = list[int](), ActorAllocator.give
 

@@ -66,9 +66,7 @@ def test_a_change_that_a_hook_may_not_make_is_refused_in_actors(name: str, backe
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_same_numbers_inline_and_with_1_and_3_actors_and_resumed(
-    name: str, backends: dict[int, RayBackend], tmp_path: Path
-) -> None:
+def test_same_numbers_inline_in_actors_and_resumed(name: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
     problem = Problem.build(config(name, personal=ALGORITHMS[name].personal != "tuned" or not ALGORITHMS[name].generic))
     expected = small.outcome(Simulation(problem, InlineBackend()))
     for backend in backends.values():

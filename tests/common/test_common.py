@@ -42,11 +42,9 @@ def test_numbers_arrays_and_iterators_are_made_plain() -> None:
 
 @each(
     ("model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-    ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
-    ("Features\t: fp asimd bf16 i8mm\n", True),
-    ("processor\t: 0\n", None),
-    (None, None),
-)
+    ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False), ("Features\t: fp asimd bf16 i8mm\n", True),
+    ("processor\t: 0\n", None), (None, None),
+)  # fmt: skip
 def test_flags_tell_bf16(text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
     if text is not None:

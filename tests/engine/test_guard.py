@@ -452,19 +452,18 @@ def test_a_generator_that_a_notebook_makes_anew_is_seen(monkeypatch: pytest.Monk
             run(problem(PATHS["DrawsByItsOwn"]), InlineBackend())
 
 
-CONSTANTS: dict[str, Any] = {
-    "ReadsReceived": {"direction": descend_with(lambda c: c.theta_0)},
-    "ReadsDetached": {"direction": descend_with(lambda c: c.theta.detach())},
-    "ReadsOther": {"direction": lambda _, c: discard(descend_with(lambda c: c.theta, True)(_, c)) or c.grad(c.theta)},
-    "PassesCopy": {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta.clone())},
-}
-"""Class -> its hooks, whose loss has a term that does not depend on the parameters."""
-
-
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_a_loss_may_read_constants(name: str) -> None:
-    """As a term they change no gradient."""
-    found = [run(problem(path), InlineBackend()) for path in ("fedavg", define(name, CONSTANTS[name]))]
+@each(
+    ("ReadsReceived", {"direction": descend_with(lambda c: c.theta_0)}),
+    ("ReadsDetached", {"direction": descend_with(lambda c: c.theta.detach())}),
+    (
+        "ReadsOther",
+        {"direction": lambda _, c: discard(descend_with(lambda c: c.theta, True)(_, c)) or c.grad(c.theta)},
+    ),
+    ("PassesCopy", {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta.clone())}),
+)
+def test_a_loss_may_read_constants(name: str, hooks: dict[str, Any]) -> None:
+    """As a term that does not depend on the parameters they change no gradient."""
+    found = [run(problem(path), InlineBackend()) for path in ("fedavg", define(name, hooks))]
     hashes = [one.summary()["theta_sha256"] for one in found]
     assert hashes[0] == hashes[1]
 

@@ -40,11 +40,9 @@ def lenet() -> nn.Module:
 
 
 @each(
-    (["body"], LENET[8:]),
-    (["0", "3.bias"], ["3.weight", *LENET[4:]]),
-    (["*.bias"], LENET[::2]),
+    (["body"], LENET[8:]), (["0", "3.bias"], ["3.weight", *LENET[4:]]), (["*.bias"], LENET[::2]),
     (["[03]", "head"], LENET[4:8]),
-)
+)  # fmt: skip
 def test_patterns(patterns: list[str], trained: list[str]) -> None:
     module = lenet()
     freeze(module, patterns)

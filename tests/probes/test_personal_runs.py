@@ -72,12 +72,10 @@ def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Ten
 
 
 @each(
-    ("fedavg", "fedavg", 2),
-    ({"name": "fedprox", "mu": 2.0}, "fedavg", 2),
-    ({"name": "scaffold"}, "fedavg", 1),
+    ("fedavg", "fedavg", 2), ({"name": "fedprox", "mu": 2.0}, "fedavg", 2), ({"name": "scaffold"}, "fedavg", 1),
     ({"name": "fedavg"}, "fedavg", 0),
     ({"name": "tests.probes.test_personal_runs:TrainedProx", "mu": 2.0}, {"name": "fedprox", "mu": 2.0}, 1),
-)
+)  # fmt: skip
 def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs: int) -> None:
     """e epochs on top of a method, here of one step a round for e = 2, are a round of plain FedAvg by the client alone,
     of e epochs; a model that counts as trained is a round of the method itself."""

@@ -119,9 +119,7 @@ def test_an_imported_sweep_is_the_exported_one_with_its_tables(
     assert "is left out: no archive takes a file of this name" in caplog.text
 
 
-def test_a_killed_import_is_completed_by_the_same_command(
-    use: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_import_goes_on(use: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before any of its writes. What it had made of a run counts nowhere: a sweep would go on with it."""
     use("first")
     write(Tracker(), CELLS[:2], [history(60, 70), history(61, 71)])

@@ -146,13 +146,11 @@ def test_a_finished_run_drops_its_clients_and_keeps_model_and_hash(simulation: S
 
 
 @each(
-    ("round", "2", "round\n  Input should be a valid integer"),
-    ("round", 7, "it is of round 7"),
-    ("history", [], ""),
+    ("round", "2", "round\n  Input should be a valid integer"), ("round", 7, "it is of round 7"), ("history", [], ""),
     ("history", [{"round": 2}, {"round": 1}], "its evaluated rounds are [2, 1]; it is of round 2"),
     ("clients", {"x": [1, "a", 2]}, "clients.x.[key]\n  Input should be a valid integer"),
     ("tables", {"clients": 3}, "tables.clients\n  Input should be an object"),
-)
+)  # fmt: skip
 def test_the_fields_of_a_manifest_are_checked(
     key: str, value: object, line: str, simulation: Simulation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,9 +189,7 @@ def test_hash_of_the_state_sees_every_part(simulation: Simulation) -> None:
     assert state.digest() == digest
 
 
-def refuse(
-    monkeypatch: pytest.MonkeyPatch, access: tuple[Any, str], name: str, times: int, error: int = errno.EIO
-) -> list[str]:
+def refuse(monkeypatch: pytest.MonkeyPatch, access: Any, name: str, times: int, error: int = errno.EIO) -> list[str]:
     """Let the file system refuse the first accesses to a file of that name; return the names that were refused."""
     refused, allowed = list[str](), getattr(*access)
 

@@ -79,11 +79,9 @@ class Failing(Algorithm):
 
 
 OPTIONS: dict[str, Any] = {
-    "partition": 0.3,
-    "clients": (8, 6),
-    "model": "tests.engine.process.test_lanes:Normalised",
+    "partition": 0.3, "clients": (8, 6), "model": "tests.engine.process.test_lanes:Normalised",
     "training": {"rounds": 2, "local_epochs": 2, "batch_size": 16, "last_batch": "drop"},
-}
+}  # fmt: skip
 
 
 def get_worker(running: Simulation) -> Worker:
@@ -465,9 +463,7 @@ def test_kernels_are_chosen_and_one_that_is_not_deterministic_is_named(kernels: 
 
 
 @pytest.mark.parametrize("given", [None, ":16:8"])
-def test_cublas_gets_one_workspace_before_any_model_is_tried_out(
-    kernels: None, monkeypatch: pytest.MonkeyPatch, given: str | None
-) -> None:
+def test_cublas_gets_one_workspace_first(kernels: None, monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
     """For all models of a process: cuBLAS's bits may depend on it. A user's stays."""
     if given:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given)

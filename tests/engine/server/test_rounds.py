@@ -132,11 +132,9 @@ def test_only_what_took_part_counts() -> None:
 
 
 RUN = small.sections(
-    clients=(4, 2),
-    training={"rounds": 3, "local_epochs": 1, "batch_size": 50},
-    evaluation={"every": 2, "last": 1},
+    clients=(4, 2), training={"rounds": 3, "local_epochs": 1, "batch_size": 50}, evaluation={"every": 2, "last": 1},
     runtime={"backend": "inline", "checkpoint_every": 2},
-)
+)  # fmt: skip
 
 
 def test_the_parts_are_the_whole(tmp_path: Path) -> None:

@@ -267,11 +267,9 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
 
 
 SPACE = {
-    "training.lr": {"loguniform": [0.001, 1]},
-    "algorithm.rho": {"uniform": [0, 2]},
-    "training.local_epochs": {"randint": [1, 5]},
-    "algorithm.perturb": {"choice": ["all", "body"]},
-}
+    "training.lr": {"loguniform": [0.001, 1]}, "algorithm.rho": {"uniform": [0, 2]},
+    "training.local_epochs": {"randint": [1, 5]}, "algorithm.perturb": {"choice": ["all", "body"]},
+}  # fmt: skip
 
 
 def sweep(searcher: Any, samples: int = 9, **more: Any) -> Sweep:
