@@ -7,7 +7,7 @@ but for the addresses of a store that has moved.
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -39,7 +39,8 @@ ADDRESSES = (
 class StoredRun:
     """As MLflow's Run, both of whose parts, `info` and `data`, are this object. Times are milliseconds since 1970.
 
-    metrics: the latest value of each; params: of a run that was asked for by its id.
+    metrics: the latest value of each; by_round: those with the time that fedray gives a round, the run's start plus its
+    number; params: of a run that was asked for by its id.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class StoredRun:
     lifecycle_stage: str
     tags: Mapping[str, str]
     metrics: Mapping[str, float]
+    by_round: Set[str]
     params: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -180,16 +182,19 @@ class SqliteClient:
         metrics: dict[str, dict[str, float]] = {run: {} for run in ids}
         for run, key, value in self._select("run_uuid, key, value FROM tags", ids):
             tags[run][key] = _require(run, f"tag {key!r}", value, str)
-        for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", ids):
+        by_round: dict[str, set[str]] = {run: set() for run in ids}
+        logged = (
+            "run_uuid, key, value, is_nan, timestamp = start_time + step FROM latest_metrics JOIN runs USING (run_uuid)"
+        )
+        for run, key, value, is_nan, is_by_round in self._select(logged, ids):
             metrics[run][key] = _read_value(run, key, value, is_nan)
+            by_round[run] |= {key} if is_by_round else set()
         columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id, lifecycle_stage FROM runs"
         runs = {}
         for run, name, status, start, end, address, experiment, stage in self._select(columns, ids):
             began, ended = (_require(run, "a time", time or 0, int) for time in (start, end))
-            texts = str(address), str(experiment), str(stage)
-            runs[run] = StoredRun(
-                run, str(name or ""), str(status), began, ended or None, *texts, tags[run], metrics[run]
-            )
+            texts, found = (str(address), str(experiment), str(stage)), (tags[run], metrics[run], by_round[run])
+            runs[run] = StoredRun(run, str(name or ""), str(status), began, ended or None, *texts, *found)
         return [runs[run] for run in ids if run in runs]
 
     def _select(self, what: str, ids: Sequence[str]) -> list[Any]:

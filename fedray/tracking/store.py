@@ -397,16 +397,19 @@ def read_record(run: "AnyRun") -> Record:
     """Return what the store has of a cell's run: how it ended, its latest metrics and its tags.
 
     MLflow's latest value of a metric by round may be of an earlier round than the last one, where it is undefined: NaN.
+    A metric that you have logged stays: its time is not the run's start plus the round, as the tracker's are.
     """
     tags, hashes, status, metrics = run.data.tags, ("theta_sha256", "state_sha256"), read_status(run), read_metrics(run)
-    by_round = {name for name in run.data.metrics if not name.startswith(SUMMARY) and name not in UNSUMMARISED}
+    start, logged = run.info.start_time or 0, [] if isinstance(run, StoredRun) else run.data.to_proto().metrics
+    own = run.by_round if isinstance(run, StoredRun) else {m.key for m in logged if m.timestamp == start + m.step}
+    by_round = {name for name in own if not name.startswith(SUMMARY) and name not in UNSUMMARISED}
     earlier = {name for name in by_round if status is Status.FINISHED and f"{FINAL}{name}" not in metrics}
     return Record(
         Ending(status, tags.get("fedray.message", ""), stopper=tags.get("fedray.stopper", "")),
         totals=metrics | dict.fromkeys(earlier, math.nan),
         hashes={name: tags[f"fedray.{name}"] for name in hashes if f"fedray.{name}" in tags},
         run_id=run.info.run_id,
-        start=run.info.start_time or 0,
+        start=start,
         tags=tags,
     )
 

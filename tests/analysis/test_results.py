@@ -31,8 +31,8 @@ from tests.conftest import Call
 from tests.sweep.running import SWEEP
 
 
-def test_results_of_a_sweep(store: Tracker) -> None:
-    """Two of three cells have run, with two rounds each; the third is missing."""
+def test_results_of_a_sweep(store: Tracker, call: Call) -> None:
+    """Two of three cells have run, with two rounds each; the third is missing. A number that you log is shown."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     cells = [one | {"label": f"{one['label'][:-2]} s{one['label'][-1]}"} for one in cells]
     write(store, cells, [history(50, 60), history(40, 70)])
@@ -51,6 +51,10 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
     means = accuracy.groupby(["setting", "round"])["value"].mean()  # over the two seeds, as docs/python.md does
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
+    for run in found.cells["run_id"][:2]:
+        store.client.log_metric(run, "fairness", 0.25)
+    assert list(fedray.results("sweep").cells["metrics.fairness"])[:2] == [0.25, 0.25]
+    assert "0.250 ± 0.000" in call("tables", "sweep", "--metric", "fairness").done
 
 
 def test_what_a_tune_stage_has_chosen_stands_under_its_key(store: Tracker) -> None:

@@ -583,6 +583,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     parent = made.open_sweep(sheet("sweep", CELLS, description="it's a description", file=FILE))
     run = write_run(made, CELLS[0], history(50, 60), parent=parent, files={"partition.png": b"png"})
     made.client.log_metric(run, "odd", float("nan"), step=1)
+    made.client.log_metric(run, "own", 0.25)
     made.client.log_metric(run, "large", float("inf"), step=1)
     write_run(made, CELLS[1], history(50), Ending(Status.FAILED, "it's why"), parent=parent)
     write_run(made, CELLS[2], history(40), parent=parent)
@@ -598,7 +599,8 @@ def describe(run: Any) -> tuple[object, ...]:
     """All that fedray reads of a run; NaN as text, which equals itself."""
     fields = ("run_id", "run_name", "status", "start_time", "end_time", "artifact_uri", "experiment_id")
     metrics = {name: str(value) for name, value in run.data.metrics.items()}
-    return *(getattr(run.info, field) for field in fields), run.data.tags, metrics
+    shown = {name: str(value) for name, value in store.read_record(run).totals.items()}
+    return *(getattr(run.info, field) for field in fields), run.data.tags, metrics, shown
 
 
 @pytest.mark.parametrize("deleted", [False, True])
