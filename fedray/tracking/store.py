@@ -248,6 +248,15 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return sweeps
 
 
+def find_deleted_sweep(client: "AnyClient", experiment: str, name: str) -> "AnyRun | None":
+    """Return a sweep's own run that was deleted in MLflow while runs of its cells stayed; None if there is none."""
+    for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'", deleted=True):
+        below = f"{IS_CELL} AND tags.`mlflow.parentRunId` = '{run.info.run_id}'"
+        if run.data.tags.get("fedray.sweep") == name and any(search(client, experiment, below)):
+            return run
+    return None
+
+
 def select_listed(sweep: str) -> str:
     """Return the filter that finds the runs of the cells that a sweep lists now."""
     return f"tags.`{LISTED}{sweep}` = 'yes'"

@@ -15,6 +15,7 @@ import json
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,8 @@ T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's dumper if PyYAML was built with it, which takes a tenth of the time."""
 
+PAGE = "fedray.page"
+"""Tag of a sweep's run: the digest of the page that was written last; one that you have edited has another."""
 BATCH = 990
 """Metrics sent in one request; MLflow takes 1000 metrics and tags."""
 
@@ -111,6 +114,8 @@ class Tracker:
 
         def write() -> str:
             run = store.find_sweeps(self.reader, self.experiment).get(sheet.name)
+            if run is None and (run := store.find_deleted_sweep(self.reader, self.experiment, sheet.name)):
+                self.client.restore_run(run.info.run_id)  # cells' runs stay below it
             if run is None:
                 run = self.client.create_run(self.experiment, run_name=sheet.name, tags=tags | make_git_tags())
             run_id: str = run.info.run_id
@@ -127,6 +132,11 @@ class Tracker:
             if sheet.file:
                 self.client.log_text(run_id, sheet.file, store.SWEEP_FILE)
             self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)  # last: `list_sweep` asks
+            # A run that was deleted in MLflow, so that its cell was trained again, may have been restored.
+            finished = f"{store.IS_CELL} AND tags.`fedray.sweep` = '{sheet.name}' AND tags.`fedray.status` = 'finished'"
+            runs = Counter(one.data.tags["fedray.cell"] for one in store.search(self.reader, self.experiment, finished))
+            for cell in (sheet.cells[hash] for hash, count in runs.items() if count > 1 and hash in sheet.cells):
+                self._keep_one(CellRun(cell, {"fedray.sweep": sheet.name}), Status.FINISHED)
             return run_id
 
         return self._deliver(write)
@@ -169,13 +179,17 @@ class Tracker:
     def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
         """Set the final status of a sweep's run: FINISHED if every cell has an outcome, else FAILED.
 
-        page: Markdown that MLflow shows on its page; empty: the description stays there.
+        page: Markdown that MLflow shows on its page, unless it was edited there; empty: the description stays there.
         """
-        tags = [RunTag("fedray.cells", store.format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
+        tags, digest = {"fedray.cells": store.format_counts(counts)}, hashlib.sha256(page.encode()).hexdigest()
         whole = not any(count and (status.is_open or status is Status.FAILED) for status, count in counts.items())
 
         def write() -> None:
-            self.client.log_batch(run_id, tags=tags)
+            known = self.reader.get_run(run_id).data.tags
+            shown, own = known.get(MLFLOW_RUN_NOTE, ""), ("", known.get(store.DESCRIPTION))
+            if page and (shown in own or hashlib.sha256(shown.encode()).hexdigest() == known.get(PAGE)):
+                tags.update({MLFLOW_RUN_NOTE: page, PAGE: digest})
+            self.client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
             self.client.set_terminated(run_id, "FINISHED" if whole else "FAILED")
 
         self._deliver(write)

@@ -186,7 +186,26 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     of_sweep = [run for run in counting() if run.data.tags.get("mlflow.parentRunId") == parent]
     assert sorted(get_label(run) for run in of_sweep) == [f"fedsam ρ=0.1 dirichlet(0.5) s{seed}" for seed in (3, 4)]
     assert {run.data.tags["fedray.sweep"] for run in of_sweep} == {"x"}
-    assert "x: 2 cells, 2 finished, 0 diverged, 0 to run\n" in call("sweep", "sweep.yaml").done
+    everything = call("sweep", "sweep.yaml").done
+    assert "x: 2 cells, 2 finished, 0 diverged, 0 to run\n" in everything
+    # In MLflow a cell is deleted, trained again and restored; the sweep's run is edited and deleted.
+    client, experiment = open_store()
+    assert find_sweeps(client, experiment)["x"].data.tags["mlflow.note.content"].strip().startswith("**Best")
+    Tracker().close_sweep(parent, {}, "a newer page")
+    assert find_sweeps(client, experiment)["x"].data.tags["mlflow.note.content"] == "a newer page"
+    known = {run.info.run_id for run in counting()}
+    client.delete_run(of_sweep[0].info.run_id)
+    assert call(*one, str(int(get_label(of_sweep[0])[-1]) - 2)).code == 0
+    client.restore_run(of_sweep[0].info.run_id)
+    assert len(counting()) == len(known) + 1
+    client.set_tag(parent, "mlflow.note.content", "my note")
+    client.delete_run(parent)
+    for command in ("status", "tables"):
+        assert f"`mlflow runs restore --run-id {parent}`" in call(command, "x").refused
+    assert call("sweep", "sweep.yaml").done == everything
+    assert {run.info.run_id for run in counting()} == known
+    opened = find_sweeps(client, experiment)["x"]
+    assert (opened.info.run_id, opened.data.tags["mlflow.note.content"]) == (parent, "my note")
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [4, 5]}}))
     code, _, err = call(*one, "1")
     assert code == 0, err

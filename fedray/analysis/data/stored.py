@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING
 
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
+from fedray.common.errors import UserError
 from fedray.sweep.document import list_sweeps
 from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, read_call
-from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
+from fedray.tracking.store import (
+    NotStored,
+    describe_unknown_sweep,
+    find_deleted_sweep,
+    find_sweeps,
+    open_reader,
+    read_sheet,
+)
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
@@ -21,10 +29,17 @@ if TYPE_CHECKING:
 def read_sweep(name: str) -> Sheet:
     """Return a sweep; if only its smoke version was run, that one, with a message.
 
-    Raises NotStored if the store does not know it, UserError if the store cannot be used, or the sweep has no cells.
+    Raises NotStored if the store does not know it or it has no cells, UserError if the store cannot be used, or the
+    sweep's own run has been deleted in MLflow.
     """
     client, experiment = open_store_of(name)
     parents = find_sweeps(client, experiment)
+    gone = None if name in parents or read_call(name).is_running else find_deleted_sweep(client, experiment, name)
+    if gone:
+        raise UserError(
+            f"sweep: the own run of {name!r} has been deleted in MLflow; the same `fedray sweep` command restores it, "
+            f"training no finished cell again, and so does `mlflow runs restore --run-id {gone.info.run_id}`"
+        )
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
