@@ -38,10 +38,11 @@ from fedray.cells.sheet import Sheet
 from fedray.cells.status import SUPERSEDED, Status
 from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr, warn_once
 from fedray.common.whole_files import open_file
+from fedray.common.yaml_files import parse_yaml
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
 from fedray.tracking import store
-from fedray.tracking.tracker import Tracker
+from fedray.tracking.tracker import Tracker, log_dataset
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
@@ -436,6 +437,9 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
         with tempfile.TemporaryDirectory() as scratch:
             archive.unpack(cell.hash, Path(scratch))
             client.log_artifacts(new, scratch)
+            with contextlib.suppress(UserError, FileNotFoundError, UnicodeError):  # a damaged one says nothing
+                text = (Path(scratch) / "config.yaml").read_text(encoding="utf-8")
+                log_dataset(client, new, parse_yaml(text, "config.yaml"))
         client.set_terminated(new, "FINISHED" if run.status.is_success else "FAILED", run.end)
         client.log_batch(new, tags=[RunTag("fedray.status", run.status)])
     except BaseException:

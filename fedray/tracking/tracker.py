@@ -42,6 +42,7 @@ from fedray.tracking.sqlite_store import SqliteClient
 
 if TYPE_CHECKING:
     import pandas as pd
+    from mlflow import MlflowClient
 
     from fedray.tracking.store import AnyClient, AnyRun
 
@@ -258,11 +259,7 @@ class Tracker:
             for name, content in run.files.items():
                 (Path(folder) / name).write_bytes(content)
             self.client.log_artifacts(run.id, folder)
-        if "data" in config:  # MLflow's column `Dataset`: the name, a digest and the text of the options
-            text = json.dumps(config["data"], sort_keys=True)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-            data = Dataset(name=str(config["data"]["name"]), digest=digest, source_type="fedray", source=text)
-            self.client.log_inputs(run.id, [DatasetInput(data)])
+        log_dataset(self.client, run.id, config)
         config.pop("runtime", None)
         self.client.log_batch(
             run.id, params=[Param(re.sub(r"[^\w.:/ -]", "_", k), str(v)) for k, v in flatten(config).items()]
@@ -365,6 +362,16 @@ class Tracker:
         """Wait until the copies are written."""
         for mirror in self._mirrors.values():
             mirror.finish()
+
+
+def log_dataset(client: "MlflowClient", run_id: str, config: Any) -> None:
+    """Log MLflow's column `Dataset` of a cell's configuration: the name, a digest and the text of the options."""
+    data = config.get("data") if isinstance(config, dict) else None
+    if isinstance(data, dict) and "name" in data:
+        text = json.dumps(data, sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        dataset = Dataset(name=str(data["name"]), digest=digest, source_type="fedray", source=text)
+        client.log_inputs(run_id, [DatasetInput(dataset)])
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -82,8 +82,9 @@ def content(name: str = "sweep") -> dict[str, object]:
         }
         tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
         file = client.download_artifacts(record.run_id, "config.yaml", "")
+        inputs = [one.dataset.to_dictionary() for one in MlflowClient().get_run(record.run_id).inputs.dataset_inputs]
         info = (run.info.run_name, run.info.status, run.info.start_time, run.info.end_time)
-        found[hash] = (*info, run.data.params, tags, metrics, Path(file).read_text())
+        found[hash] = (*info, inputs, run.data.params, tags, metrics, Path(file).read_text())
     return found
 
 
@@ -104,6 +105,7 @@ def test_an_imported_sweep_is_the_exported_one_with_its_tables(
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0, 0)]
     assert content() == before
     assert table() == printed
+    assert len(MlflowClient().search_runs([open_store()[1]], "dataset.name = 'digits'")) == 3
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3, 0)]
     assert content() == before
     assert len(MlflowClient().search_runs([open_store()[1]])) == 4, "three cells and the sweep itself"
@@ -510,6 +512,7 @@ def test_words_of_plug_ins_and_choices_stay(exported: Members, tmp_path: Path, u
     tuned = {"stage": "sweep/tune", "values": {"training.lr": 0.1}, "score": 70.5, "edges": []}
     for key, value in (("plugins", words), ("tuned", tuned)):
         exported = rewritten("sweep.json", at("cells", 0, key, to=value))(exported)
+    exported = rewritten(f"{FOLDER}/config.yaml", b"data: {name")(exported)  # damaged: the run says nothing of its data
     exported = rewritten("sweep.json", at("tune", to={"name": "sweep/tune", "description": "", "cells": []}))(exported)
     for key, value in (("mlflow.parentRunId", "0" * 32), ("mlflow.log-model.history", "[]")):
         exported = rewritten(RUN, at("tags", key, to=value))(exported)
