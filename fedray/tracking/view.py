@@ -105,7 +105,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     """
     from mlflow.entities import Param
 
-    from fedray.tracking.means import write_means
+    from fedray.tracking.means import name_column, write_means
 
     client, experiment = store.open_store()
     known = store.find_sweeps(client, experiment)
@@ -130,6 +130,8 @@ def save_view(sweep: str = "") -> dict[str, str]:
         of_settings, noun = views["all runs"], "runs"
         names = {one.setting: looks[hash].setting for hash, one in cells.items()}
         if means := list(store.search(client, experiment, store.select_means(sweep))):
+            logged = {name for run in means for name in run.data.metrics}
+            columns = [one for one in columns if any(name.endswith(name_column(one)) for name in logged)]
             of_settings, noun = _View(store.select_means(sweep), means, columns or [""]), "means"
             views = {"means over seeds": of_settings} | views
             if len(means) < len(names):
@@ -137,7 +139,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
         views |= {f"{noun} with {name}": view for name, view in _split(of_settings, varying.keys, names)}
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, view) in enumerate(views.items()):
-        key = f"{sweep or store.EXPERIMENT}{f':{number}' if number else ''}"
+        key = f"{sweep}{f':{number}' if number or not sweep else ''}"  # a sweep may have the experiment's name
         state = _describe_view(view, varying, rounds)
         while len(text := json.dumps(state)) > LARGEST:
             state["compareRunCharts"].pop()  # a folded one, which MLflow then makes itself

@@ -398,6 +398,8 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
     assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
+    write(store, cells[:1], [], name="fedray")
+    assert not {*save_view("fedray").values()} & {*save_view().values()}, "the experiment has this name, too"
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:

@@ -210,6 +210,15 @@ def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> 
     assert (call("status", "sweep").out, call("tables", "sweep").out) == before
 
 
+def test_a_setting_without_a_mean_has_no_chart_there(store: Tracker) -> None:
+    write(store, CELLS, [*FIRST, *FIRST, ("diverged", 9)])
+    save_view("sweep")
+    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
+    ends = {str(one.get("xaxis", {}).get("key", one.get("metricKey"))) for one in view["compareRunCharts"]}
+    assert not [end for end in ends if "dirichlet 0.5" in end]
+    assert {"test_accuracy dirichlet 0.1", "dirichlet 0.1: algorithm.name"} <= ends
+
+
 def test_means_follow_their_runs(store: Tracker, call: Call) -> None:
     """A second call writes nothing; a third seed makes the mean anew; a cell that left the file takes its mean along;
     `fedray rm` deletes them with the sweep."""
