@@ -35,6 +35,8 @@ With `training.clip_scope: code` the `α y` or `μ y` of dual and proximal metho
 FL-Simulator's code (D-12); that of `feddc`, `fedacg` and `fednova` stays in `q`. Unless a method says otherwise,
 `x <- x + η_g U`. Perturbations of sharpness-aware methods include neither weight decay nor clipping, and use the
 batch of the step.
+Each gradient has a dropout mask of its own: that a method is another one for some value, as with ρ = 0, holds without
+dropout if one of the two takes more gradients.
 
 **Costs** are measured, in multiples of the model, per participant and round: sent down and up, kept by a client and
 (in addition to `x`) by the server; then backward passes per local step. A tensor sent under two names counts once;

@@ -48,7 +48,8 @@ class FedALA(Algorithm):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="deviation of the losses that ends the first time; default: it takes all passes (D-70)",
+        description="deviation of the losses that ends the first time, with start_epochs above 10; default: it takes "
+        "all passes (D-70)",
         paper={"FedALA": 0.01, "FedALA's code": 0.1},
     )
 

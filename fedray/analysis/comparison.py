@@ -382,7 +382,8 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
     what = "of a run's training, all clients and rounds, mean over its seeds"
-    what += "; -: not known, as of a class of yours" if found.means[[*COSTS]].isna().any(axis=None) else ""
+    is_known = found.means[[*COSTS]].notna().all(axis=None)
+    what += "" if is_known else "; -: not known, as of a class of yours, or no run has finished"
     known = [f"{costs}: {what}"] if costs else []
     drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
     alone = (
