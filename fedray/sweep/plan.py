@@ -218,6 +218,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
             chosen = value.get("name", None if value else "{}") if isinstance(value, Mapping) else value
             options = value if isinstance(value, Mapping) and chosen is None else {option: chosen}
             told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
+            told |= {name: str(one) for name, one in told.items() if name == "per_round"}  # 1.0 is not 1: everyone
             words += [f"{name}={format_value(one)}" for name, one in told.items()]
     return escape(" ".join([*words, f"s{run.seed}"]))
 

@@ -17,6 +17,7 @@ from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build, main
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
+from fedray.api.results import results
 from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
@@ -285,6 +286,38 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     write(store, own, (10, 20), name="own")
     (entry,) = (table := build(collect("own"))).entries.values()
     assert (entry.mean, table.notes[1].startswith(said)) == (15, True), "a file for each seed"
+
+
+def of_clients(per_round: float) -> list[dict[str, Any]]:
+    found = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    config = {"clients": {"total": 6, "per_round": per_round}}
+    return [one | {"hash": f"{one['hash']}-{per_round}", "config": one["config"] | config} for one in found]
+
+
+def test_one_client_is_not_every_client(store: Tracker, tmp_path: Path, call: Call) -> None:
+    """Of a sweep, and of two; 1.0 and a number of clients are no numbers of one axis. Neither are those of a class of
+    the user's own, which distinguishes 1 from 1.0."""
+    write(store, of_clients(1) + of_clients(1.0), (10, 20, 11, 22, 60, 80, 63, 84))
+    write(store, of_clients(1), (), name="one")
+    write(store, of_clients(1.0), (), name="every")
+    for names in (["sweep"], ["one", "every"]):
+        columns = [f"dirichlet α=0.5 per_round={one}" for one in ("1", "1.0")]
+        table = build(collect(*names))
+        assert (table.columns, [entry.mean for entry in table.entries.values()]) == (columns, [15, 16.5, 70, 73.5])
+        assert build(collect(*names), columns="per_round").columns == ["per_round=1", "per_round=1.0"]
+        assert [one.gaps for one in compare(collect(*names)).differences] == [(1, 2), (3, 4)]
+    assert results("sweep").cells["clients.per_round"].tolist() == ["1"] * 4 + ["1.0"] * 4
+    assert "over 2 seeds" in call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path)).out
+    asked = "figures", "sweep", "--kind", "sensitivity", "--x", "clients.per_round", "--out", str(tmp_path)
+    assert "are not numbers: 1, 1.0" in call(*asked).err
+    write(store, of_clients(5) + of_clients(1.0), (), name="mixed")
+    assert [one.rpartition("=")[2] for one in build(collect("mixed")).columns] == ["5", "1.0"]
+    shares = [*of_clients(0.5), *of_clients(1.0)]
+    write(store, shares, (1, 2, 3, 4, 5, 6, 7, 8), name="shares")
+    assert [one.rpartition("=")[2] for one in build(collect("shares")).columns] == ["0.5", "1.0"]
+    assert collect("shares").cells["clients.per_round"].tolist() == [0.5] * 4 + [1.0] * 4
+    write(store, [cell({"name": "own:Own", "k": k}, 0.5, 0) for k in (1, 1.0)], (10, 20), name="own")
+    assert build(collect("own")).rows == ["own:Own k=1", "own:Own k=1.0"]
 
 
 def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:

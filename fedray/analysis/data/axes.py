@@ -189,7 +189,7 @@ def _label_by_key(
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
-        words = cells[key].where(cells[key].notna(), "-").map(shorten_number)
+        words = cells[key].where(cells[key].notna(), "-").map(str if key == "clients.per_round" else _format)
         return words.map(lambda word: names.get(word, word)) if key.endswith(".name") else words
     if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
@@ -219,9 +219,14 @@ def _label_by_key(
     labels = list[str]()
     for row, kind in enumerate(kinds):
         given = [(title, values[name][row]) for name, title in titles[kind].items()]
-        said = [f"{title}={shorten_number(value)}" for title, value in given if value is not None]
+        said = [f"{title}={_format(value)}" for title, value in given if value is not None]
         labels.append(" ".join(filter(None, [names.get(kind, kind), *said])))
     return pd.Series(labels, cells.index, dtype=object)
+
+
+def _format(value: Any) -> str:
+    """Return a value as labels have it; a text, such as `1.0` (`make_frame`), as it is."""
+    return value if isinstance(value, str) else shorten_number(value)
 
 
 def list_dotted(cells: pd.DataFrame) -> list[str]:

@@ -171,10 +171,16 @@ def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `Cell`), `sweep` (whose cell it
     is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives them, so that a
-    column may hold those of several types), metrics under `metrics.NAME` (floats), and what of their identities
+    column may hold those of several types; all as texts if 1 and 1.0 occur, which are equal numbers, or numbers of
+    clients and shares of them), metrics under `metrics.NAME` (floats), and what of their identities
     tells cells of one configuration apart: `runtime.threads`, or under `identity.KEY`, of a digest the beginning.
     """
     cells = pd.DataFrame(list(rows), dtype=object)
+    for key in list_settings(cells):
+        values = cells[key].dropna()
+        is_mixed = len({type(one) for one in values} & {bool, int, float}) > 1
+        if is_mixed and (key.endswith("clients.per_round") or values.nunique() < values.map(repr).nunique()):
+            cells[key] = cells[key].map(str, na_action="ignore")
     usual = {"runtime.threads": 1, "runtime.device": "cpu", "runtime.deterministic": True}  # identities omit these
     told, first, apart = list[dict[str, Any]](), dict[str, dict[str, Any]](), dict[str, None]()
     for spec in cells["spec"]:

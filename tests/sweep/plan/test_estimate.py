@@ -83,8 +83,8 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     grid = {"clients.per_round": [1, 1.0], "training.lr": [0.1, 0.2], "seed": [0, 1]}  # one client, and everyone
     found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
     labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
-    named = ("lr=0.1", "lr=0.2", "lr=0.1 #2", "lr=0.2 #2")
-    assert labels == [f"fedavg dirichlet(0.5) per_round=1 {words} s{seed}" for words in named for seed in (0, 1)]
+    named = ("1 lr=0.1", "1 lr=0.2", "1.0 lr=0.1", "1.0 lr=0.2")
+    assert labels == [f"fedavg dirichlet(0.5) per_round={words} s{seed}" for words in named for seed in (0, 1)]
 
 
 def test_cells_are_numbered_alike_with_and_without_data() -> None:
