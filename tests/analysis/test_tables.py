@@ -494,6 +494,17 @@ CHOSEN: dict[str, Any] = {
 }
 
 
+def test_a_method_that_no_draw_of_a_tune_stage_finished_is_named_below(store: Tracker) -> None:
+    """SAM finished with one of two seeds, FedAvg with both; while a cell is missing nothing is said."""
+    draws = [cell(a, 0.5, seed) | {"label": f"{a['name']} s{seed}"} for a in (FEDAVG, SMALL) for seed in (0, 1)]
+    write(store, [cell(FEDAVG, 0.5, 2) | {"tuned": CHOSEN | {"ranges": {}, "edges": []}}], (50,), name="s")
+    write(store, draws, (10, 20, 30), name="s/tune")
+    said = "fedsam: no draw finished with every seed of s/tune; left out"
+    assert said not in build(collect("s")).notes
+    write(store, draws, (None, None, None, ("diverged", 30)), name="s/tune")
+    assert said in build(collect("s")).notes
+
+
 def table(**changes: Any) -> SweepTable:
     """Two settings of one method, one seed, whose chosen values differ."""
     rows = []

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,7 @@ from fedray.analysis.data.metrics import (
     make_title,
     read_values,
 )
+from fedray.analysis.data.stored import read_sweep
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.published import BEST, match_published
@@ -66,6 +68,7 @@ from fedray.common.output import OutputFile, write_or_print
 from fedray.components.base import format_value
 from fedray.sweep.document import list_papers, list_sweeps
 from fedray.sweep.storage import is_sweep_running
+from fedray.tracking.store import NotStored
 
 
 def build(
@@ -311,7 +314,7 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
         for stage, one in stages.items():
             how = [one[key] for key in ("select", "searcher", "held_out", "train_on", "scheduler")]
             ways[str([stage.rsplit("/", 2)[0], *how])][stage] = one
-    said = [_describe_choice(list(of.values())) for of in ways.values()]
+    said = [*(_describe_choice(list(of.values())) for of in ways.values()), *_list_left_out(sweep)]
     names = dict[tuple[str, str], dict[str, str]]()
     for entry, of in chosen.items():
         symbols = {key: find_symbol(key, cells) for key in next(iter(of.values()))["ranges"]}
@@ -334,6 +337,25 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
                 f"WARNING: {names[row, column][key]}={values} of {row} ({column}) is on the edge of "
                 f"{_join_ranges(on_edge, key)}{where}: nothing was tried beyond it"
             )
+    return said
+
+
+def _list_left_out(sweep: SweepTable) -> list[str]:
+    """List the methods without a draw that finished with every seed of a tune stage, if the store has the stage."""
+    kept, said = defaultdict[str, set[str]](set), list[str]()
+    for hash, tuned in sweep.tuned.items() if sweep.store else ():
+        kept[tuned["stage"]].add(sweep.sheet.cells[hash].get("algorithm.name"))
+    for stage, names in kept.items():
+        lost = defaultdict[str, dict[str, list[Status]]](dict)
+        with suppress(NotStored):
+            tune = read_sweep(stage)
+            for hash, cell in tune.cells.items():
+                if (name := cell.get("algorithm.name")) not in names:
+                    shown = {**cell.plugins.names, **cell.names}.get(name, name)
+                    lost[shown].setdefault(cell.setting, []).append(tune.get_status(hash))
+        for name, draws in lost.items():
+            if not any({*of} == {Status.FINISHED} or any(one.is_open for one in of) for of in draws.values()):
+                said.append(f"{name}: no draw finished with every seed of {stage}; left out")
     return said
 
 
