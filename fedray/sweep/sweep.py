@@ -41,8 +41,9 @@ MEANT = {
 """Key that is looked for in a sweep's file -> what says it there."""
 STOPS = ("round", "validation_accuracy", "test_accuracy")
 """Keys of `stop`: a cell ends when the value reaches the limit."""
-
-
+_WORD = r"'?\w[\w.-]*'?"
+PLAIN = re.compile(rf"{_WORD}|\[({_WORD}(, |(?=\])))*\]|\{{('\w+': {_WORD}(, |(?=\}})))*\}}")
+"""A key of `--set`, or a value as text, that its words tell apart, as they are joined by hyphens in a name."""
 CELLS = 100_000
 """A sweep of more cells is presumed a mistake."""
 
@@ -441,9 +442,9 @@ class Sweep(Checked):
             words += [] if section == "runtime" else [key, re.sub("^-", "minus", str(value))]
         if "name" not in changes and words[1:]:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
-            name = f"{self.name}-{changed_words}"
-            digest = hashlib.sha256(name.encode()).hexdigest()[:6]
-            document["name"] = name if len(name) <= 110 else f"{name[:103]}-{digest}"  # a stage adds /99/tune
+            name, is_plain = f"{self.name}-{changed_words}", all(map(PLAIN.fullmatch, words[1:]))
+            digest = hashlib.sha256((name if is_plain else f"{name} {words}").encode()).hexdigest()[:6]
+            document["name"] = name if is_plain and len(name) <= 110 else f"{name[:103]}-{digest}"  # adds /99/tune
         varied = [key for key in changes if key.startswith(("grid.", "cases.", "search."))] + list_axes(changes)
         more = [Change(origin="--set", values={}, before=varied)] if self.changes and varied else []
         more += [Change(origin="--set", values=of_runs)] if of_runs else []

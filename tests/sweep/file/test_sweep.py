@@ -305,6 +305,14 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     others = [{"training.lr": lr} for lr in (0.12341, 0.12344)] + [{"description": "a" * n} for n in (200, 201)]
     names = {sweep().with_overrides(one).name for one in others}
     assert (len(names), max(map(len, names))) == (4, 110)
+    rates, hidden, means = "grid.training.lr", "grid.model.hidden", "data.mean"
+    plain = {"x-partition-name-dirichlet-alpha-0.1": {"partition": {"name": "dirichlet", "alpha": 0.1}}}
+    plain |= {f"x-{rates}-0.1-0.2": {rates: [0.1, 0.2]}, f"x-{means}-0.5": {means: [0.5]}}
+    assert {name: sweep().with_overrides(one).name for name, one in plain.items()} == {name: name for name in plain}
+    for others_alike in ([[[8], [16]], [[8, 16]]], [["a/b"], ["a:b"]]):
+        names = {sweep().with_overrides({hidden: one}).name for one in others_alike}
+        assert len({name[:-7] for name in names}) == 1 < len(names), "digests tell them apart"
+    assert sweep().with_overrides({means: [-0.5]}).name not in plain
     elsewhere = sweep().with_overrides({"runtime.actors": 2, "base.runtime.checkpoint_every": 3})
     assert (elsewhere.name, {run["runtime"]["actors"] for run, _ in elsewhere.points}) == (sweep().name, {2})
     assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
