@@ -1,5 +1,6 @@
 """Sweep files: the shipped ones, named without a path (`quickstart`, `fedtoga/table1`), and the contents of a file."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ def _locate(path: Path, written: Any) -> Path:
         raise UserError(f"{key}: found {truncate_repr(written)}; a sweep's name or file is required")
     file = locate(key, written)
     if is_yaml(file):
+        if not os.path.lexists(path.parent / file):
+            raise UserError(f"{key}: {path.parent / file}: cannot be read: No such file or directory")
         return path.parent / file
     with name_place(key):
         return locate_sweep(file)

@@ -1,12 +1,13 @@
 """Search spaces: the distribution of each key, and the draws of `random` and `sobol`, which ignore results."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 
 Space = dict[str, dict[str, list[Any]]]
@@ -67,7 +68,17 @@ def check_space(where: str, found: Any) -> Space:
             raise UserError(
                 f"{where}.{key}: {kind} does not take {truncate_repr(arguments)}; {ARGUMENTS[kind]} is required"
             )
+        if kind == "choice":
+            refuse_repeats(f"{where}.{key}.choice", arguments)
     return space
+
+
+def refuse_repeats(where: str, values: Sequence[Any]) -> None:
+    """Raise UserError, which names the key, for a list that has a value twice."""
+    written = [repr(value) for value in values]
+    if len(set(written)) < len(values):
+        twice = next(value for value in values if written.count(repr(value)) > 1)
+        raise UserError(f"{where}: lists {format_flow([twice])[1:-1]} more than once")
 
 
 def _takes(kind: str, arguments: list[Any]) -> bool:

@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from fedray.cells.cell import SweepName, get_dotted, shorten_number
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
 from fedray.common.errors import UserError, name_place, unknown
-from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
 from fedray.sweep.document import EXTENDS, list_axes, load_document
@@ -30,7 +29,7 @@ from fedray.sweep.points import (
     refuse_name,
     with_key,
 )
-from fedray.sweep.space import Searcher, Space, check_space
+from fedray.sweep.space import Searcher, Space, check_space, refuse_repeats
 
 MEANT = {
     **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),
@@ -235,12 +234,9 @@ class Sweep(Checked):
     def _check_axes(self) -> Self:
         axes = {f"grid.{key}": values for key, values in self.grid.items()}
         for name, values in (axes | {f"cases.{name}": cases for name, cases in self.cases.items()}).items():
-            written = [repr(value) for value in values]
             if not values:
                 raise UserError(f"{name}: found []; at least one value is required")
-            if len(set(written)) < len(values):
-                twice = next(value for value in values if written.count(repr(value)) > 1)
-                raise UserError(f"{name}: lists {format_flow([twice])[1:-1]} more than once")
+            refuse_repeats(name, values)
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
@@ -254,8 +250,9 @@ class Sweep(Checked):
 
     @model_validator(mode="after")
     def _refuse_second_values(self) -> Self:
-        """Refuse a component that is chosen after one of its options, which it would undo; and a key that the grid or a
-        search varies where something else gives it a value. A later axis of cases may replace an earlier one's value.
+        """Refuse a component that is chosen after one of its options, which it would undo; a key to which a case gives
+        two values; and one that the grid or a search varies where something else gives it a value. A later axis of
+        cases may replace an earlier one's value.
         """
         before: dict[tuple[str, str], dict[str, None]] = {}  # leaf and axis -> its cases that give the leaf a value
         for place, case, axis, key, values in self._list_assignments():
@@ -264,7 +261,9 @@ class Sweep(Checked):
             for (leaf, of), cases in before.items():
                 other = next(iter(cases if of != axis else {case} & cases.keys()), "")
                 is_inner, is_drawn = key in COMPONENTS and leaf.startswith(f"{key}."), place.endswith("search")
-                if other and ((is_inner and is_drawn) or (leaf in leaves and (is_drawn or place == "grid"))):
+                if other and (
+                    (is_inner and is_drawn) or (leaf in leaves and (is_drawn or of == axis or place == "grid"))
+                ):
                     raise UserError(f"{place}.{key}: {leaf} also has a value in {other}; leave one out")
                 if other and is_inner:
                     raise UserError(f"{place}.{key}: follows {leaf}, which it would undo; list it first")
@@ -315,10 +314,9 @@ class Sweep(Checked):
             )
         if self.stop:
             raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
-        is_held_out = get_dotted(self.base, "data.validation") is not None
+        said = [key for key in ("seed", "data.validation") if get_dotted(self.base, key) is not None]
         changed = {leaf: change.name_key(leaf) for change in self.changes for leaf in change.leaves}
-        base = {"data.validation": "base.data.validation"} if is_held_out else {}
-        for key, place in ({key: key for key in self.keys} | base | changed).items():
+        for key, place in ({key: key for key in self.keys} | {key: f"base.{key}" for key in said} | changed).items():
             if key == "seed" or key.startswith("data.validation"):
                 raise UserError(f"{place}: belongs to `tune` and `final`, which say it for each stage")
         if self.metric.is_on_test_set and self.tune.validation is not None:

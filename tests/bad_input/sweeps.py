@@ -72,6 +72,9 @@ WORDS: dict[str, str] = {
     "algorithm.mu, which it would…",
     "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
     "cases.cases.1; leave one out",
+    "cases: [{seed: 0}, {training.lr: 0.3, training: {lr: 0.9}}]": "cases.cases.1.training: training.lr also has a "
+    "value in cases.cases.1; leave one out",
+    "search: {training.lr: {choice: [0.1, 0.2, 0.1]}}": "search.training.lr.choice: lists 0.1 more than once",
     "search: {seed: {choice: [0, 1]}}, grid: {seed: [2]}": "search.seed: seed also has a value in "
     "grid.seed; leave one out",
     "cases: [{seed: 0}, {seed: 1, search: {seed: {choice: [2]}}}]": "cases.cases.1.search.seed: seed also has a "

@@ -106,6 +106,10 @@ IN_A_SWEEP: list[tuple[dict[str, Any], str]] = [
     ({"base": BASE | {"grid": {"seed": [0]}}}, "grid: is a key of a sweep's file, next to its `base`"),
     ({"base": BASE | {"training.lr": 0.1}}, "`training: {lr: ...}`"),
     ({"tune": {"seed": [1]}, "final": {"seeds": [2]}}, "tune: unknown name 'seed'; did you mean 'seeds'?"),
+    (
+        {"base": BASE | {"seed": 5}, "search": sweeps.LR, "tune": {"seeds": [1]}, "final": {"seeds": [2]}},
+        "f.yaml: base.seed: belongs to `tune` and `final`, which say it for each stage",
+    ),
     ({"names": {"Slow": "S"}, "base": BASE | OWN}, "'slow'"),
 ]
 

@@ -69,7 +69,7 @@ def test_the_tune_stage_holds_out_and_stages_have_seeds_of_their_own() -> None:
     assert {one.seed for one in runs} == {10, 11}
     assert {one.data.validation.fraction for one in runs if one.data.validation} == {0.2}
     assert all(one.data.validation for one in runs)
-    asked = file(base=FILE["base"] | {"seed": 5}, grid={"partition": ["iid"]})
+    asked = file(grid={"partition": ["iid"]})
     assert {cell.run.seed for cell in make_plan(stages.preview_final_stage(asked)).sheet.cells.values()} == {0, 1, 2}
 
 

@@ -150,7 +150,7 @@ def test_a_base_is_changed_other_keys_are_replaced_and_shipped_sweeps_extended(f
 
 @each(
     ("extends: 3\nname: own", "extends: found 3; a sweep's name or file is required"),
-    ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
+    ("extends: gone.yaml\nname: own", "own.yaml: extends: .*gone.yaml: cannot be read: No such file or directory"),
     ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
     ("extends: other\nname: own", "extends: 'other': there is no such file and no shipped"),
     ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
