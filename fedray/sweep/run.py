@@ -13,7 +13,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
-from fedray.common.errors import escape, format_count, name_place
+from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.engine.process.device import isolate_run
 from fedray.sweep import plan as planning
@@ -96,8 +96,14 @@ def execute(plan: Plan) -> Session:
         try:
             _run_until_done(session, cells)
             storage.refuse_moved(plan.folder)
-        finally:
+        except UserError:
+            with contextlib.suppress(UserError):  # of the same store, say: the first one tells more
+                session.close()
+            raise
+        except BaseException:
             session.close()
+            raise
+        session.close()
     return session
 
 

@@ -17,6 +17,7 @@ from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.ray_private import make_median_rule
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
+from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
@@ -184,6 +185,16 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     assert out.count("died; starting it again from its checkpoint") == 2
     found = {run.data.tags["fedray.state_sha256"] for run in runs(project)}
     assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
+
+
+def test_of_two_refusals_of_a_store_the_first_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that began with an empty database in mid-sweep refuses the end of the sweep's run as well."""
+    plan = planning.make_plan(Sweep.model_validate(SWEEP))
+    monkeypatch.setattr(planning.Plan, "to_run", [])
+    monkeypatch.setattr("fedray.sweep.run._run_until_done", Mock(side_effect=UserError("the experiment is gone")))
+    monkeypatch.setattr("fedray.sweep.session.Session.close", Mock(side_effect=UserError("its run is not found")))
+    with pytest.raises(UserError, match="the experiment is gone"):
+        execute(plan)
 
 
 def test_a_kill_between_cells_costs_neither(local_ray: None, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
